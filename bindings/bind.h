@@ -1,0 +1,30 @@
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include "base/result.h"
+
+namespace stoker {
+
+/// Raises the Python exception that belongs to the status's action: stoker.BadSampleError and so on, with `.code` and `.message`.
+[[noreturn]] void throw_status(const Status& status);
+
+/// The only place where a Status becomes an exception.
+template <typename T>
+T value_or_throw(Result<T> result) {
+  if (!result.ok()) throw_status(result.status());
+  return std::move(result).value();
+}
+inline void check_or_throw(const Status& status) {
+  if (!status.ok()) throw_status(status);
+}
+
+void bind_status(nanobind::module_& m);
+void bind_text(nanobind::module_& m);
+void bind_media(nanobind::module_& m);
+void bind_source(nanobind::module_& m);
+void bind_manifest(nanobind::module_& m);
+void bind_plan(nanobind::module_& m);
+void bind_loader(nanobind::module_& m);
+
+}  // namespace stoker

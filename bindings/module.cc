@@ -1,0 +1,24 @@
+#include "bind.h"
+
+NB_MODULE(_core, m) {
+  m.doc() = "The C++ engine of Stoker. Use the typed API in `stoker`; this module has no stable interface.";
+  stoker::bind_status(m);
+#ifdef STOKER_BIND_TEXT
+  stoker::bind_text(m);
+#endif
+#ifdef STOKER_BIND_MEDIA
+  stoker::bind_media(m);
+#endif
+#ifdef STOKER_BIND_SOURCE
+  stoker::bind_source(m);
+#endif
+#ifdef STOKER_BIND_MANIFEST
+  stoker::bind_manifest(m);
+#endif
+#ifdef STOKER_BIND_PLAN
+  stoker::bind_plan(m);
+#endif
+#ifdef STOKER_BIND_LOADER
+  stoker::bind_loader(m);
+#endif
+}

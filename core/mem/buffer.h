@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+namespace stoker {
+
+/// Bytes whose content is not initialised: a home for one encoded object. Move-only.
+class Buffer {
+ public:
+  Buffer() = default;
+  explicit Buffer(std::size_t n_bytes) : data_(new std::byte[n_bytes]), size_(n_bytes) {}
+
+  std::byte* data() { return data_.get(); }
+  const std::byte* data() const { return data_.get(); }
+  std::size_t size() const { return size_; }
+  std::span<const std::byte> bytes() const { return {data_.get(), size_}; }
+  std::span<std::byte> writable() { return {data_.get(), size_}; }
+  /// Makes the buffer look smaller; the memory stays.
+  void shrink(std::size_t n_bytes) { size_ = n_bytes < size_ ? n_bytes : size_; }
+
+ private:
+  std::unique_ptr<std::byte[]> data_;
+  std::size_t size_ = 0;
+};
+
+}  // namespace stoker

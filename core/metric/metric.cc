@@ -1,0 +1,1 @@
+#include "metric/metric.h"
