@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+
+namespace stoker {
+
+enum class Shuffle : std::uint8_t {
+  kNone,  ///< rows in file order, pass after pass
+  kRows,  ///< every pass is another permutation of all rows
+};
+
+/// One manifest as the order sees it.
+struct SourceRows {
+  std::string fingerprint;  ///< of the content, never of the path
+  std::uint64_t n_rows = 0;
+};
+
+/// What stands at one position of the order.
+struct OrderEntry {
+  std::uint64_t pass = 0;    ///< which visit of the data, from 0
+  std::uint32_t source = 0;  ///< index into the sources
+  std::uint64_t row = 0;     ///< row of that source
+};
+
+/// The sequence in which rows are visited: a pure function of (fingerprints, seed, shuffle), O(1) in time and memory at
+/// any position. Several sources are one row space, concatenated. A pass visits every row exactly once, and the next
+/// pass follows without a wall.
+///
+/// The permutation is a Feistel network over the smallest power of two that holds the rows, walked until it lands on a
+/// row (Black and Rogaway 2002, "Ciphers with Arbitrary Finite Domains"); its key comes from seed, pass and
+/// fingerprints. Threads: any, const.
+class Order {
+ public:
+  /// @param epochs  Passes in a finite order; nullopt for an endless one.
+  /// @return kNoData without a row; kSettings for epochs = 0, or if positions would pass 2^63.
+  static Result<Order> make(std::vector<SourceRows> sources, std::uint64_t seed, Shuffle shuffle,
+                            std::optional<std::uint64_t> epochs);
+
+  /// `position` must be below size() where there is one.
+  OrderEntry at(std::uint64_t position) const;
+
+  /// Positions in a finite order.
+  std::optional<std::uint64_t> size() const { return size_; }
+  std::uint64_t rows_per_pass() const { return first_row_.back(); }
+
+ private:
+  Order(std::vector<std::uint64_t> first_row, std::uint64_t key, Shuffle shuffle, std::optional<std::uint64_t> size);
+
+  std::vector<std::uint64_t> first_row_;  // (n_sources + 1): where each source starts in the row space, then the total
+  std::uint64_t key_;
+  Shuffle shuffle_;
+  std::optional<std::uint64_t> size_;
+};
+
+/// Where `index` < n goes under the keyed permutation of [0, n). n in [1, 2^63]. Exposed for tests.
+std::uint64_t permute_index(std::uint64_t index, std::uint64_t n, std::uint64_t key);
+
+}  // namespace stoker

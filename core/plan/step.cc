@@ -1,0 +1,126 @@
+#include "plan/step.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include <fmt/format.h>
+
+namespace stoker {
+namespace {
+
+// Indices of `costs`, dearest first; equal costs in plan order.
+std::vector<std::uint32_t> dearest_first(std::span<const std::int64_t> costs) {
+  std::vector<std::uint32_t> order(costs.size());
+  std::iota(order.begin(), order.end(), 0U);
+  std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) { return costs[a] > costs[b]; });
+  return order;
+}
+
+}  // namespace
+
+std::vector<PackPlace> assign_step(std::span<const std::int64_t> costs, std::int32_t dp_size) {
+  const auto n_ranks = static_cast<std::size_t>(dp_size);
+  const std::size_t n_micro = costs.size() / n_ranks;
+  const std::vector<std::uint32_t> order = dearest_first(costs);
+  std::vector<PackPlace> places(costs.size());
+  std::vector<std::int64_t> load(n_ranks, 0);
+  std::vector<std::uint32_t> ranks(n_ranks);
+  // Ranks meet in every micro-batch, so each takes one slice of neighbours; inside it the least loaded rank gets the
+  // dearest pack.
+  for (std::size_t m = 0; m < n_micro; ++m) {
+    std::iota(ranks.begin(), ranks.end(), 0U);
+    std::stable_sort(ranks.begin(), ranks.end(), [&](std::uint32_t a, std::uint32_t b) { return load[a] < load[b]; });
+    for (std::size_t i = 0; i < n_ranks; ++i) {
+      const std::uint32_t pack = order[m * n_ranks + i];
+      places[pack] = {static_cast<std::int32_t>(ranks[i]), static_cast<std::int32_t>(m)};
+      load[ranks[i]] += costs[pack];
+    }
+  }
+  return places;
+}
+
+Status check_dp_size(std::int32_t packs_per_step, std::int32_t dp_size) {
+  if (packs_per_step <= 0) {
+    return Status(Reason::kSettings, fmt::format("pack.packs_per_step is {}; it must be at least 1", packs_per_step));
+  }
+  if (dp_size <= 0 || packs_per_step % dp_size != 0) {
+    return Status(Reason::kSettings,
+                  fmt::format("dp_size {} does not divide pack.packs_per_step {}; every rank must get the same "
+                              "number of packs per step",
+                              dp_size, packs_per_step));
+  }
+  return {};
+}
+
+Status check_data_size(std::uint64_t rows_per_pass, std::int32_t packs_per_step, bool is_finite) {
+  if (is_finite || rows_per_pass >= static_cast<std::uint64_t>(std::max(packs_per_step, 0))) return {};
+  return Status(Reason::kDataTooSmall,
+                fmt::format("{} rows for steps of {} packs; use fewer packs_per_step, more data, or epochs=1",
+                            rows_per_pass, packs_per_step));
+}
+
+std::vector<std::uint32_t> StepPlan::micro_batches_of(std::int32_t rank, std::int32_t dp_size) const {
+  std::vector<std::int64_t> costs;
+  costs.reserve(packs.size());
+  for (const StepPack& pack : packs) costs.push_back(pack.is_dummy() ? 0 : pack.plan().cost());
+  const std::vector<PackPlace> places = assign_step(costs, dp_size);
+  std::vector<std::uint32_t> mine(packs.size() / static_cast<std::size_t>(dp_size));
+  for (std::uint32_t i = 0; i < places.size(); ++i) {
+    if (places[i].rank == rank) mine[static_cast<std::size_t>(places[i].micro_batch)] = i;
+  }
+  return mine;
+}
+
+StepPlanner::StepPlanner(std::int32_t packs_per_step, std::uint64_t rows_per_pass, PlanState start)
+    : packs_per_step_(packs_per_step), rows_per_pass_(rows_per_pass), at_(std::move(start)), next_window_(at_.window) {}
+
+Status StepPlanner::add(std::shared_ptr<const WindowPlan> window) {
+  if (is_finished_ || window->window != next_window_) {
+    return Status(Reason::kInternal, fmt::format("window {} came where {} was due", window->window, next_window_));
+  }
+  std::uint64_t n_delivered = 0;
+  if (window->window == at_.window && at_.packs_delivered > 0 && digested_ == nullptr) {  // the seek's first window
+    n_delivered = at_.packs_delivered;
+    if (window->digest() != at_.window_digest || n_delivered > window->packs.size()) {
+      return Status(Reason::kState,
+                    fmt::format("window {} plans other packs than when the state was saved", window->window));
+    }
+    digested_ = window;
+  }
+  ++next_window_;
+  n_unusable_run_ = window->n_usable == 0 ? n_unusable_run_ + window->n_samples : window->n_trailing_unusable;
+  if (n_unusable_run_ >= rows_per_pass_ && window->n_usable == 0) {
+    return Status(Reason::kNoData,
+                  fmt::format("{} rows in a row were unusable: a whole pass over the data", n_unusable_run_));
+  }
+  for (std::uint64_t i = n_delivered; i < window->packs.size(); ++i) {
+    ready_.push_back({window, static_cast<std::uint32_t>(i)});
+  }
+  return {};
+}
+
+std::optional<StepPlan> StepPlanner::next() {
+  const auto n_wanted = static_cast<std::size_t>(packs_per_step_);
+  if (ready_.empty() || (ready_.size() < n_wanted && !is_finished_)) return std::nullopt;
+  StepPlan step;
+  step.before = at_;
+  step.packs.reserve(n_wanted);
+  while (step.packs.size() < n_wanted && !ready_.empty()) {
+    step.target_tokens += ready_.front().plan().target_tokens;
+    step.packs.push_back(std::move(ready_.front()));
+    ready_.pop_front();
+  }
+  const StepPack& last = step.packs.back();
+  if (digested_ != last.window) {
+    digested_ = last.window;
+    at_.window_digest = digested_->digest();
+  }
+  at_.window = last.window->window;
+  at_.packs_delivered = std::uint64_t{last.pack} + 1;
+  ++at_.step;
+  step.packs.resize(n_wanted);  // dummies
+  step.after = at_;
+  return step;
+}
+
+}  // namespace stoker
