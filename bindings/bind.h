@@ -6,7 +6,8 @@
 
 namespace stoker {
 
-/// Raises the Python exception that belongs to the status's action: stoker.BadSampleError and so on, with `.code` and `.message`.
+/// Raises the Python exception that belongs to the status's action: stoker.BadSampleError and so on, with `.code` and
+/// `.message`.
 [[noreturn]] void throw_status(const Status& status);
 
 /// The only place where a Status becomes an exception.

@@ -16,13 +16,19 @@ namespace {
 
 const char* class_for(Code code) {
   switch (code) {
-    case Code::kInvalidArgument: return "InvalidArgumentError";
-    case Code::kBadSample: return "BadSampleError";
-    case Code::kUnavailable: return "UnavailableError";
-    case Code::kExhausted: return "ExhaustedError";
-    case Code::kCancelled: return "CancelledError";
+    case Code::kInvalidArgument:
+      return "InvalidArgumentError";
+    case Code::kBadSample:
+      return "BadSampleError";
+    case Code::kUnavailable:
+      return "UnavailableError";
+    case Code::kExhausted:
+      return "ExhaustedError";
+    case Code::kCancelled:
+      return "CancelledError";
     case Code::kOk:
-    case Code::kInternal: break;
+    case Code::kInternal:
+      break;
   }
   return "InternalError";
 }
@@ -36,7 +42,8 @@ const char* action_name(Code code) {
 }  // namespace
 
 void throw_status(const Status& status) {
-  // The classes live in Python (stoker/errors.py), so that they pickle and carry docstrings; a bare `_core` falls back to RuntimeError.
+  // The classes live in Python (stoker/errors.py), so that they pickle and carry docstrings; a bare `_core` falls back
+  // to RuntimeError.
   const std::string code(name_of(status.reason()));
   nb::object raised;
   try {

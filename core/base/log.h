@@ -8,8 +8,8 @@ namespace stoker {
 
 enum class LogLevel : unsigned char { kDebug, kInfo, kWarning, kError };
 
-/// Hands one line to whoever listens (the Python side prints it); nothing listens by default. Never under a lock of ours, never secrets.
-/// Threads: any. Does not block for long.
+/// Hands one line to whoever listens (the Python side prints it); nothing listens by default. Never under a lock of
+/// ours, never secrets. Threads: any. Does not block for long.
 void log(LogLevel level, std::string_view line);
 
 using LogSink = std::function<void(LogLevel, std::string_view)>;

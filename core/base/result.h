@@ -26,9 +26,9 @@ enum class Reason : std::uint8_t {
 #undef STOKER_REASON
 };
 
-Code action_of(Reason reason);              ///< What a caller should do about it.
-std::string_view name_of(Reason reason);    ///< "IMG_TRUNCATED"; stable, in ledgers and Python's `.code`.
-std::string_view text_of(Reason reason);    ///< One sentence for docs and `--help`.
+Code action_of(Reason reason);            ///< What a caller should do about it.
+std::string_view name_of(Reason reason);  ///< "IMG_TRUNCATED"; stable, in ledgers and Python's `.code`.
+std::string_view text_of(Reason reason);  ///< One sentence for docs and `--help`.
 std::optional<Reason> reason_named(std::string_view name);
 inline constexpr int kNumReasons = 0
 #define STOKER_REASON(id, name, action, text) +1
@@ -61,7 +61,7 @@ class [[nodiscard]] Status {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}        // NOLINT(google-explicit-constructor): `return value;` is the point
+  Result(T value) : value_(std::move(value)) {}  // NOLINT(google-explicit-constructor): `return value;` is the point
   Result(Status status) : status_(std::move(status)) {}  // NOLINT(google-explicit-constructor)
 
   bool ok() const { return value_.has_value(); }
@@ -90,8 +90,8 @@ class [[nodiscard]] Result {
 /// STOKER_TRY(auto image, decode(object)); on failure returns its Status.
 #define STOKER_TRY(decl, expr) STOKER_TRY_(STOKER_CONCAT(stoker_try_, __COUNTER__), decl, expr)
 /// STOKER_CHECKED(write(x)); for a call that returns a Status.
-#define STOKER_CHECKED(expr)                                      \
-  do {                                                            \
+#define STOKER_CHECKED(expr)                                                                \
+  do {                                                                                      \
     if (::stoker::Status stoker_status = (expr); !stoker_status.ok()) return stoker_status; \
   } while (false)
 
