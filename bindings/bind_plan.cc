@@ -1,0 +1,191 @@
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bind.h"
+#include "plan/cost.h"
+#include "plan/order.h"
+#include "plan/plan.h"
+#include "plan/step.h"
+
+namespace nb = nanobind;
+
+namespace stoker {
+namespace {
+
+// (n, 7): order_index, tokens, target_tokens, patches, images, cost_language, cost_vision; a sample without a token is
+// unusable.
+using SampleTable = nb::ndarray<const std::int64_t, nb::shape<-1, 7>, nb::c_contig, nb::device::cpu>;
+
+std::vector<PlanSample> samples_of(const SampleTable& table) {
+  std::vector<PlanSample> samples(table.shape(0));
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    const std::int64_t* row = table.data() + i * 7;
+    samples[i] = {static_cast<std::uint64_t>(row[0]), row[1], row[2], row[3],
+                  static_cast<std::int32_t>(row[4]),  row[5], row[6], row[1] > 0};
+  }
+  return samples;
+}
+
+nb::dict state_to_dict(const PlanState& state) {
+  nb::dict out;
+  out["step"] = state.step;
+  out["window"] = state.window;
+  out["packs_delivered"] = state.packs_delivered;
+  out["window_digest"] = state.window_digest;
+  return out;
+}
+
+PlanState state_of(const nb::dict& state) {
+  return {nb::cast<std::uint64_t>(state["step"]), nb::cast<std::uint64_t>(state["window"]),
+          nb::cast<std::uint64_t>(state["packs_delivered"]), nb::cast<std::string>(state["window_digest"])};
+}
+
+nb::dict step_to_dict(const StepPlan& step, std::int32_t dp_size) {
+  nb::list packs;  // (window, pack), None for a dummy
+  for (const StepPack& pack : step.packs) {
+    if (pack.is_dummy()) {
+      packs.append(nb::none());
+    } else {
+      packs.append(nb::make_tuple(pack.window->window, pack.pack));
+    }
+  }
+  nb::list ranks;
+  for (std::int32_t rank = 0; rank < dp_size; ++rank) ranks.append(step.micro_batches_of(rank, dp_size));
+  nb::dict out;
+  out["step"] = step.step();
+  out["packs"] = packs;
+  out["ranks"] = ranks;
+  out["before"] = state_to_dict(step.before);
+  out["after"] = state_to_dict(step.after);
+  out["target_tokens"] = step.target_tokens;
+  return out;
+}
+
+void bind_order(nb::module_& m) {
+  nb::class_<Order>(m, "Order")
+      .def_static(
+          "make",
+          [](const std::vector<std::pair<std::string, std::uint64_t>>& sources, std::uint64_t seed, bool shuffle,
+             std::optional<std::uint64_t> epochs) {
+            std::vector<SourceRows> rows;
+            for (const auto& [fingerprint, n_rows] : sources) rows.push_back({fingerprint, n_rows});
+            return value_or_throw(
+                Order::make(std::move(rows), seed, shuffle ? Shuffle::kRows : Shuffle::kNone, epochs));
+          },
+          nb::arg("sources"), nb::kw_only(), nb::arg("seed"), nb::arg("shuffle") = true, nb::arg("epochs") = nb::none(),
+          "sources: [(fingerprint, rows)].")
+      .def(
+          "at",
+          [](const Order& self, std::uint64_t position) {
+            if (self.size() && position >= *self.size()) throw nb::index_error("position");
+            const OrderEntry entry = self.at(position);
+            return nb::make_tuple(entry.pass, entry.source, entry.row);
+          },
+          nb::arg("position"), "(pass, source, row).")
+      .def_prop_ro("size", &Order::size)
+      .def_prop_ro("rows_per_pass", &Order::rows_per_pass);
+}
+
+}  // namespace
+
+void bind_plan(nb::module_& m) {
+  bind_order(m);
+  nb::class_<WindowPlan>(m, "WindowPlan")
+      .def_ro("window", &WindowPlan::window)
+      .def_ro("n_samples", &WindowPlan::n_samples)
+      .def_ro("n_usable", &WindowPlan::n_usable)
+      .def("digest", &WindowPlan::digest)
+      .def_prop_ro(
+          "packs",
+          [](const WindowPlan& self) {
+            nb::list packs;
+            for (const PackPlan& pack : self.packs) packs.append(nb::cast(pack.members));
+            return packs;
+          },
+          "Members of each pack: indices into the window's samples.")
+      .def_prop_ro(
+          "sums",
+          [](const WindowPlan& self) {
+            nb::list sums;
+            for (const PackPlan& p : self.packs) {
+              sums.append(
+                  nb::make_tuple(p.tokens, p.target_tokens, p.patches, p.images, p.cost_language, p.cost_vision));
+            }
+            return sums;
+          },
+          "(tokens, target_tokens, patches, images, cost_language, cost_vision) of each pack.");
+  m.def(
+      "plan_window",
+      [](std::uint64_t window, const SampleTable& table, std::int64_t tokens_per_pack) {
+        const std::vector<PlanSample> samples = samples_of(table);
+        PackSettings settings;
+        settings.tokens_per_pack = tokens_per_pack;
+        auto plan = [&] {
+          nb::gil_scoped_release unlocked;
+          return plan_window(window, samples, settings);
+        }();
+        return std::make_unique<WindowPlan>(value_or_throw(std::move(plan)));
+      },
+      nb::arg("window"), nb::arg("samples").noconvert(), nb::kw_only(), nb::arg("tokens_per_pack"),
+      "samples: int64 (n, 7): order_index, tokens (0: unusable), target_tokens, patches, images, cost_language, "
+      "cost_vision.");
+  m.def(
+      "assign_step",
+      [](const std::vector<std::int64_t>& costs, std::int32_t dp_size) {
+        check_or_throw(check_dp_size(static_cast<std::int32_t>(costs.size()), dp_size));
+        std::vector<std::pair<std::int32_t, std::int32_t>> places;
+        for (const PackPlace& place : assign_step(costs, dp_size)) places.emplace_back(place.rank, place.micro_batch);
+        return places;
+      },
+      nb::arg("costs"), nb::kw_only(), nb::arg("dp_size"), "(rank, micro_batch) of each pack.");
+
+  nb::class_<StepPlanner>(m, "StepPlanner")
+      .def(
+          "__init__",
+          [](StepPlanner* self, std::int32_t packs_per_step, std::uint64_t rows_per_pass,
+             const std::optional<nb::dict>& state) {
+            check_or_throw(check_dp_size(packs_per_step, 1));
+            new (self) StepPlanner(packs_per_step, rows_per_pass, state ? state_of(*state) : PlanState{});
+          },
+          nb::kw_only(), nb::arg("packs_per_step"), nb::arg("rows_per_pass"), nb::arg("state") = nb::none())
+      .def_prop_ro("next_window", &StepPlanner::next_window)
+      .def("add", [](StepPlanner& self,
+                     const WindowPlan& window) { check_or_throw(self.add(std::make_shared<WindowPlan>(window))); })
+      .def("finish", &StepPlanner::finish)
+      .def(
+          "next",
+          [](StepPlanner& self, std::int32_t dp_size) -> std::optional<nb::dict> {
+            const auto step = self.next();
+            if (!step) return std::nullopt;
+            check_or_throw(check_dp_size(static_cast<std::int32_t>(step->packs.size()), dp_size));
+            return step_to_dict(*step, dp_size);
+          },
+          nb::kw_only(), nb::arg("dp_size"), "The next step, or None.");
+  m.def(
+      "check_data_size",
+      [](std::uint64_t rows_per_pass, std::int32_t packs_per_step, bool is_finite) {
+        check_or_throw(check_data_size(rows_per_pass, packs_per_step, is_finite));
+      },
+      nb::kw_only(), nb::arg("rows_per_pass"), nb::arg("packs_per_step"), nb::arg("is_finite"));
+  m.def(
+      "cost_of",
+      [](std::int64_t tokens, const std::vector<std::int64_t>& patches_per_image) {
+        const CostModel model;
+        std::int64_t vision = 0;
+        for (const std::int64_t n : patches_per_image) vision += model.vision(n);
+        return std::pair(model.language(tokens), vision);
+      },
+      nb::arg("tokens"), nb::arg("patches_per_image"), "(language, vision) in thousands of FLOPs, for Qwen3-VL-8B.");
+}
+
+}  // namespace stoker

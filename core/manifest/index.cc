@@ -1,0 +1,511 @@
+#include "manifest/index.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "base/hash.h"
+
+namespace stoker {
+namespace {
+
+constexpr std::uint64_t kRowsPerBlock = 256;
+constexpr std::uint32_t kSlotIsLong = std::numeric_limits<std::uint32_t>::max();
+constexpr std::size_t kChunkBytes = std::size_t{4} << 20;
+constexpr std::uint64_t kProgressBytes = std::uint64_t{64} << 20;
+constexpr std::array<char, 8> kMagic = {'S', 'T', 'K', 'R', 'O', 'W', 'S', '1'};
+constexpr std::size_t kHashChars = 32;
+
+// The index file: header, blocks, exceptions, slots; in the byte order of the machine (x86-64 and ARM64 are both
+// little-endian).
+struct Header {
+  std::array<char, 8> magic = kMagic;
+  std::uint64_t n_bytes = 0;
+  std::uint64_t n_rows = 0;
+  std::uint64_t n_exceptions = 0;
+  std::array<char, kHashChars> hash{};    // of the manifest
+  std::array<char, kHashChars> digest{};  // of this header, with zeros here
+};
+
+// Where every 256th row starts.
+struct Block {
+  std::uint64_t offset = 0;
+  std::uint64_t line = 0;
+};
+
+// A row that blank lines follow, or whose slot is beyond 32 bits.
+struct Exception {
+  std::uint64_t row = 0;
+  std::uint64_t n_slot_bytes = 0;  // to the start of the next row
+  std::uint64_t n_row_bytes = 0;
+  std::uint64_t n_blank_lines = 0;  // after it
+};
+
+std::string errno_text() { return std::generic_category().message(errno); }
+
+class FileHandle {
+ public:
+  FileHandle() = default;
+  explicit FileHandle(int fd) : fd_(fd) {}
+  FileHandle(FileHandle&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  FileHandle& operator=(FileHandle&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~FileHandle() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  int get() const { return fd_; }
+  bool is_open() const { return fd_ >= 0; }
+
+ private:
+  int fd_ = -1;
+};
+
+// A read-only mapping of a whole file.
+class Mapping {
+ public:
+  Mapping() = default;
+  Mapping(const char* data, std::size_t n_bytes) : data_(data), n_bytes_(n_bytes) {}
+  Mapping(Mapping&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), n_bytes_(std::exchange(other.n_bytes_, 0)) {}
+  Mapping& operator=(Mapping&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(n_bytes_, other.n_bytes_);
+    return *this;
+  }
+  ~Mapping() {
+    if (data_ != nullptr) ::munmap(const_cast<char*>(data_), n_bytes_);
+  }
+  const char* data() const { return data_; }
+  std::size_t n_bytes() const { return n_bytes_; }
+
+ private:
+  const char* data_ = nullptr;
+  std::size_t n_bytes_ = 0;
+};
+
+// What says that a file is still the one it was, short of reading it.
+struct Stamp {
+  std::uint64_t n_bytes = 0;
+  std::int64_t modified_ns = 0;
+  std::uint64_t inode = 0;
+  std::uint64_t device = 0;
+
+  bool operator==(const Stamp&) const = default;
+};
+
+Stamp stamp_of(const struct stat& st) {
+  return {static_cast<std::uint64_t>(st.st_size), std::int64_t{st.st_mtim.tv_sec} * 1'000'000'000 + st.st_mtim.tv_nsec,
+          static_cast<std::uint64_t>(st.st_ino), static_cast<std::uint64_t>(st.st_dev)};
+}
+
+Result<Stamp> stamp_of(const FileHandle& file, const std::string& path) {
+  struct stat st {};
+  if (::fstat(file.get(), &st) != 0) return Status(Reason::kManifest, fmt::format("{}: {}", path, errno_text()));
+  if (!S_ISREG(st.st_mode)) return Status(Reason::kManifest, fmt::format("{}: not a regular file", path));
+  return stamp_of(st);
+}
+
+// pread until `n_bytes` or the end of the file; the number read.
+Result<std::size_t> read_at(const FileHandle& file, char* into, std::size_t n_bytes, std::uint64_t offset) {
+  std::size_t done = 0;
+  while (done < n_bytes) {
+    const ssize_t n = ::pread(file.get(), into + done, n_bytes - done, static_cast<off_t>(offset + done));
+    if (n == 0) break;
+    if (n < 0) {
+      if (errno == EINTR) continue;
+      return Status(Reason::kFetchIo, errno_text());
+    }
+    done += static_cast<std::size_t>(n);
+  }
+  return done;
+}
+
+struct RowTable {
+  Header header;
+  std::vector<Block> blocks;
+  std::vector<Exception> exceptions;
+  std::vector<std::uint32_t> slots;
+};
+
+// Collects lines, in file order, into a table.
+class TableBuilder {
+ public:
+  void add_line(std::uint64_t begin, std::uint64_t end, bool is_row) {
+    ++line_;
+    if (!is_row) {
+      ++n_blank_lines_;
+      return;
+    }
+    close_row(begin);
+    if (table_.header.n_rows % kRowsPerBlock == 0) table_.blocks.push_back({begin, line_});
+    ++table_.header.n_rows;
+    row_begin_ = begin;
+    row_end_ = end;
+  }
+
+  RowTable finish(std::uint64_t n_bytes, const std::string& hash) {
+    close_row(n_bytes);
+    table_.header.n_bytes = n_bytes;
+    table_.header.n_exceptions = table_.exceptions.size();
+    std::copy_n(hash.begin(), kHashChars, table_.header.hash.begin());
+    return std::move(table_);
+  }
+
+ private:
+  // The row before, if any, reaches up to `next_begin`.
+  void close_row(std::uint64_t next_begin) {
+    const std::uint64_t n_blank_lines = std::exchange(n_blank_lines_, 0);
+    if (table_.header.n_rows == 0) return;
+    const std::uint64_t n_slot_bytes = next_begin - row_begin_;
+    if (n_blank_lines > 0 || n_slot_bytes >= kSlotIsLong) {
+      table_.exceptions.push_back({table_.header.n_rows - 1, n_slot_bytes, row_end_ - row_begin_, n_blank_lines});
+    }
+    table_.slots.push_back(static_cast<std::uint32_t>(std::min<std::uint64_t>(n_slot_bytes, kSlotIsLong)));
+  }
+
+  RowTable table_;
+  std::uint64_t line_ = 0;
+  std::uint64_t n_blank_lines_ = 0;
+  std::uint64_t row_begin_ = 0;
+  std::uint64_t row_end_ = 0;
+};
+
+// Cuts a stream of chunks into lines.
+class LineScanner {
+ public:
+  explicit LineScanner(TableBuilder& builder) : builder_(builder) {}
+
+  void feed(const char* data, std::size_t n_bytes) {
+    const char* p = data;
+    const char* const end = data + n_bytes;
+    if (at_ == 0 && std::string_view(data, n_bytes).starts_with("\xEF\xBB\xBF")) {
+      p += 3;
+      line_begin_ = 3;
+    }
+    while (p != end) {
+      if (!is_row_) {
+        while (p != end && (*p == ' ' || *p == '\t' || *p == '\r')) ++p;
+        if (p == end) break;
+        is_row_ = *p != '\n';
+      }
+      const void* found = std::memchr(p, '\n', static_cast<std::size_t>(end - p));
+      if (found == nullptr) break;
+      p = static_cast<const char*>(found) + 1;
+      end_line(at_ + static_cast<std::uint64_t>(p - data));
+    }
+    at_ += n_bytes;
+  }
+
+  void finish() {
+    if (at_ > line_begin_) end_line(at_);
+  }
+
+ private:
+  void end_line(std::uint64_t end) {
+    builder_.add_line(line_begin_, end, is_row_);
+    line_begin_ = end;
+    is_row_ = false;
+  }
+
+  TableBuilder& builder_;
+  std::uint64_t at_ = 0;
+  std::uint64_t line_begin_ = 0;
+  bool is_row_ = false;  // something but blanks was seen in this line
+};
+
+Result<RowTable> scan(const FileHandle& file, const std::string& path, const Stamp& stamp,
+                      const ManifestOptions& options, const std::stop_token& stop) {
+  ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
+  TableBuilder builder;
+  LineScanner scanner(builder);
+  Digest digest;
+  std::vector<char> chunk(kChunkBytes);
+  std::uint64_t done = 0;
+  std::uint64_t next_progress = kProgressBytes;
+  while (true) {
+    if (stop.stop_requested()) return Status(Reason::kStopped, path + ": the scan was stopped");
+    auto read = read_at(file, chunk.data(), chunk.size(), done);
+    if (!read.ok()) return Status(Reason::kManifest, fmt::format("{}: {}", path, read.status().message()));
+    if (*read == 0) break;
+    digest.add(chunk.data(), *read);
+    scanner.feed(chunk.data(), *read);
+    done += *read;
+    if (options.on_progress && done >= next_progress) {
+      options.on_progress(done, std::max(done, stamp.n_bytes));
+      next_progress = done + kProgressBytes;
+    }
+  }
+  scanner.finish();
+  if (options.on_progress) options.on_progress(done, done);
+  STOKER_TRY(const Stamp after, stamp_of(file, path));
+  if (after != stamp || done != stamp.n_bytes) {
+    return Status(Reason::kManifest, path + ": the file changed while it was scanned");
+  }
+  return builder.finish(done, digest.hex());
+}
+
+std::string header_digest(Header header) {
+  header.digest.fill('\0');
+  Digest digest;
+  digest.add(&header, sizeof header);
+  return digest.hex();
+}
+
+std::string fingerprint_of(const Header& header) {
+  return fmt::format("{}-{}", std::string_view(header.hash.data(), kHashChars), header.n_bytes);
+}
+
+bool write_all(const FileHandle& file, const void* data, std::size_t n_bytes) {
+  const char* p = static_cast<const char*>(data);
+  while (n_bytes > 0) {
+    const ssize_t n = ::write(file.get(), p, n_bytes);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    p += n;
+    n_bytes -= static_cast<std::size_t>(n);
+  }
+  return true;
+}
+
+// Writes a file that is either complete or not there: a name of its own, then a rename. Whoever renames last has the
+// same content.
+Status write_atomically(const std::string& path, std::span<const std::pair<const void*, std::size_t>> pieces) {
+  std::string temporary = path + ".XXXXXX";
+  const FileHandle file(::mkstemp(temporary.data()));
+  const auto failed = [&] {
+    Status status(Reason::kIndexDir, fmt::format("{}: {}", path, errno_text()));
+    if (file.is_open()) ::unlink(temporary.c_str());
+    return status;
+  };
+  if (!file.is_open()) return failed();
+  for (const auto& [data, n_bytes] : pieces) {
+    if (!write_all(file, data, n_bytes)) return failed();
+  }
+  if (::fchmod(file.get(), 0644) != 0 || ::fsync(file.get()) != 0) return failed();
+  if (::rename(temporary.c_str(), path.c_str()) != 0) return failed();
+  return {};
+}
+
+template <typename T>
+std::pair<const void*, std::size_t> bytes_of(const std::vector<T>& v) {
+  return {v.data(), v.size() * sizeof(T)};
+}
+
+Status write_table(const std::string& path, RowTable& table) {
+  const std::string digest = header_digest(table.header);
+  std::copy_n(digest.begin(), kHashChars, table.header.digest.begin());
+  const std::array<std::pair<const void*, std::size_t>, 4> pieces = {{{&table.header, sizeof table.header},
+                                                                      bytes_of(table.blocks),
+                                                                      bytes_of(table.exceptions),
+                                                                      bytes_of(table.slots)}};
+  return write_atomically(path, pieces);
+}
+
+// Remembers which index a path had, so that 100 GB need not be hashed to find it. Never more than a hint: it is used
+// only while the file's stamp is unchanged, and losing it costs a scan.
+std::string hint_path(const std::string& index_dir, const std::string& path) {
+  std::error_code ignored;
+  const std::filesystem::path absolute = std::filesystem::absolute(path, ignored);
+  Digest digest;
+  digest.add(ignored ? std::string_view(path) : std::string_view(absolute.native()));
+  return index_dir + "/" + digest.hex() + ".hint";
+}
+
+std::string hint_text(const Stamp& stamp, const std::string& fingerprint) {
+  return fmt::format("{} {} {} {} {}\n", stamp.n_bytes, stamp.modified_ns, stamp.inode, stamp.device, fingerprint);
+}
+
+std::string hinted_fingerprint(const std::string& hint, const Stamp& stamp) {
+  const FileHandle file(::open(hint.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.is_open()) return {};
+  std::string text(512, '\0');
+  auto read = read_at(file, text.data(), text.size(), 0);
+  if (!read.ok()) return {};
+  text.resize(*read);
+  const std::size_t last = text.rfind(' ');
+  if (last == std::string::npos || !text.ends_with('\n')) return {};
+  std::string fingerprint = text.substr(last + 1, text.size() - last - 2);
+  const bool is_plain = fingerprint.find_first_not_of("0123456789abcdef-") == std::string::npos;
+  return is_plain && text == hint_text(stamp, fingerprint) ? fingerprint : std::string();
+}
+
+}  // namespace
+
+struct Manifest::State {
+  std::string path;
+  std::string fingerprint;
+  std::uint64_t max_row_bytes = 0;
+  FileHandle file;
+  Stamp stamp;
+  bool was_scanned = false;
+
+  RowTable table;   // in memory; only its header is used when there is a mapping
+  Mapping mapping;  // of the index file
+  std::span<const Block> blocks;
+  std::span<const Exception> exceptions;
+  std::span<const std::uint32_t> slots;
+
+  void use_table() {
+    blocks = table.blocks;
+    exceptions = table.exceptions;
+    slots = table.slots;
+  }
+
+  /// Maps an index file; false if it is not there, damaged, or belongs to another content.
+  bool use_file(const std::string& index_path, const std::string& expected) {
+    const FileHandle index(::open(index_path.c_str(), O_RDONLY | O_CLOEXEC));
+    struct stat st {};
+    if (!index.is_open() || ::fstat(index.get(), &st) != 0) return false;
+    const auto n_bytes = static_cast<std::size_t>(st.st_size);
+    if (n_bytes < sizeof(Header)) return false;
+    void* data = ::mmap(nullptr, n_bytes, PROT_READ, MAP_SHARED, index.get(), 0);
+    if (data == MAP_FAILED) return false;
+    Mapping mapped(static_cast<const char*>(data), n_bytes);
+    Header header;
+    std::memcpy(&header, mapped.data(), sizeof header);
+    const bool is_ours = header.magic == kMagic &&
+                         header_digest(header) == std::string_view(header.digest.data(), kHashChars) &&
+                         fingerprint_of(header) == expected;
+    if (!is_ours) return false;
+    const std::size_t n_blocks = (header.n_rows + kRowsPerBlock - 1) / kRowsPerBlock;
+    const std::size_t wanted = sizeof header + n_blocks * sizeof(Block) + header.n_exceptions * sizeof(Exception) +
+                               header.n_rows * sizeof(std::uint32_t);
+    if (n_bytes != wanted) return false;
+    // The header and every table before the last are multiples of 8 bytes, so each table is aligned for its type.
+    const char* at = mapped.data() + sizeof header;
+    blocks = {reinterpret_cast<const Block*>(at), n_blocks};
+    at += blocks.size_bytes();
+    exceptions = {reinterpret_cast<const Exception*>(at), header.n_exceptions};
+    at += exceptions.size_bytes();
+    slots = {reinterpret_cast<const std::uint32_t*>(at), header.n_rows};
+    table = {};
+    table.header = header;
+    mapping = std::move(mapped);
+    return true;
+  }
+};
+
+Manifest::Manifest(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Manifest::Manifest(Manifest&&) noexcept = default;
+Manifest& Manifest::operator=(Manifest&&) noexcept = default;
+Manifest::~Manifest() = default;
+
+Result<Manifest> Manifest::open(const std::string& path, const ManifestOptions& options, std::stop_token stop) {
+  auto state = std::make_unique<State>();
+  state->path = path;
+  state->max_row_bytes = options.max_row_bytes;
+  state->file = FileHandle(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!state->file.is_open()) return Status(Reason::kManifest, fmt::format("{}: {}", path, errno_text()));
+  STOKER_TRY(state->stamp, stamp_of(state->file, path));
+
+  const bool has_dir = !options.index_dir.empty();
+  std::string hint;
+  if (has_dir) {
+    std::error_code error;
+    std::filesystem::create_directories(options.index_dir, error);
+    if (error) return Status(Reason::kIndexDir, fmt::format("{}: {}", options.index_dir, error.message()));
+    hint = hint_path(options.index_dir, path);
+  }
+  const auto index_path = [&](const std::string& fingerprint) {
+    return options.index_dir + "/" + fingerprint + ".rows";
+  };
+  if (has_dir && options.trust_stat) {
+    std::string fingerprint = hinted_fingerprint(hint, state->stamp);
+    if (!fingerprint.empty() && state->use_file(index_path(fingerprint), fingerprint)) {
+      state->fingerprint = std::move(fingerprint);
+      return Manifest(std::move(state));
+    }
+  }
+  STOKER_TRY(state->table, scan(state->file, path, state->stamp, options, stop));
+  state->was_scanned = true;
+  state->fingerprint = fingerprint_of(state->table.header);
+  if (!has_dir) {
+    state->use_table();
+    return Manifest(std::move(state));
+  }
+  const std::string rows = index_path(state->fingerprint);
+  if (!state->use_file(rows, state->fingerprint)) {
+    STOKER_CHECKED(write_table(rows, state->table));
+    if (!state->use_file(rows, state->fingerprint)) {
+      return Status(Reason::kIndexDir, rows + ": what was written does not read back");
+    }
+  }
+  const std::string text = hint_text(state->stamp, state->fingerprint);
+  const std::array<std::pair<const void*, std::size_t>, 1> pieces = {{{text.data(), text.size()}}};
+  STOKER_CHECKED(write_atomically(hint, pieces));
+  return Manifest(std::move(state));
+}
+
+std::uint64_t Manifest::n_rows() const { return state_->table.header.n_rows; }
+std::uint64_t Manifest::size_bytes() const { return state_->table.header.n_bytes; }
+const std::string& Manifest::path() const { return state_->path; }
+const std::string& Manifest::fingerprint() const { return state_->fingerprint; }
+bool Manifest::was_scanned() const { return state_->was_scanned; }
+
+RowLocation Manifest::row(std::uint64_t row) const {
+  const std::uint64_t first = row / kRowsPerBlock * kRowsPerBlock;
+  const Block& block = state_->blocks[row / kRowsPerBlock];
+  RowLocation at{block.offset, state_->slots[row], block.line + (row - first)};
+  for (std::uint64_t i = first; i < row; ++i) at.offset += state_->slots[i];
+  auto exception = std::lower_bound(state_->exceptions.begin(), state_->exceptions.end(), first,
+                                    [](const Exception& e, std::uint64_t wanted) { return e.row < wanted; });
+  for (; exception != state_->exceptions.end() && exception->row < row; ++exception) {
+    at.offset += exception->n_slot_bytes - state_->slots[exception->row];
+    at.line += exception->n_blank_lines;
+  }
+  if (exception != state_->exceptions.end() && exception->row == row) at.n_bytes = exception->n_row_bytes;
+  return at;
+}
+
+std::string Manifest::describe(std::uint64_t row) const {
+  const RowLocation at = this->row(row);
+  return fmt::format("{}:{} (byte {})", state_->path, at.line, at.offset);
+}
+
+Result<std::string_view> Manifest::read(std::uint64_t row, std::string& buffer) const {
+  const RowLocation at = this->row(row);
+  constexpr std::uint64_t kLineEnd = 2;
+  if (at.n_bytes > state_->max_row_bytes + kLineEnd) {
+    return Status(Reason::kJsonRowTooLong, fmt::format("{} bytes, limit {}", at.n_bytes, state_->max_row_bytes));
+  }
+  buffer.resize(at.n_bytes);
+  STOKER_TRY(const std::size_t n_read, read_at(state_->file, buffer.data(), buffer.size(), at.offset));
+  if (n_read != buffer.size()) {
+    return Status(Reason::kManifest, state_->path + ": the file became shorter than it was when it was indexed");
+  }
+  std::string_view line = buffer;
+  if (line.ends_with('\n')) line.remove_suffix(1);
+  if (line.ends_with('\r')) line.remove_suffix(1);
+  if (line.size() > state_->max_row_bytes) {
+    return Status(Reason::kJsonRowTooLong, fmt::format("{} bytes, limit {}", line.size(), state_->max_row_bytes));
+  }
+  return line;
+}
+
+Status Manifest::check_unchanged() const {
+  struct stat st {};
+  if (::stat(state_->path.c_str(), &st) != 0) {
+    return Status(Reason::kManifest, fmt::format("{}: {}", state_->path, errno_text()));
+  }
+  if (stamp_of(st) != state_->stamp)
+    return Status(Reason::kManifest, state_->path + ": the file changed since it was indexed");
+  return {};
+}
+
+}  // namespace stoker
