@@ -17,6 +17,12 @@ if(STOKER_SANITIZE)
   target_link_options(stoker_flags INTERFACE -fsanitize=${STOKER_SANITIZE})
 endif()
 
+# A sanitizer that cannot fail is decoration. Suppressions are files in the root, each line with its issue.
+set(STOKER_TEST_ENVIRONMENT
+  "ASAN_OPTIONS=halt_on_error=1:detect_leaks=1"
+  "TSAN_OPTIONS=halt_on_error=1:suppressions=${PROJECT_SOURCE_DIR}/tsan.supp"
+  "UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1")
+
 function(stoker_module name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "HEADERS;SOURCES;TESTS;DEPS;TEST_DEPS")
   if(NOT arg_SOURCES)
@@ -31,7 +37,7 @@ function(stoker_module name)
     target_link_libraries(${name}_test PRIVATE stoker_${name} stoker_flags ${arg_TEST_DEPS} GTest::gtest GTest::gmock GTest::gtest_main)
     target_compile_definitions(${name}_test PRIVATE STOKER_TESTDATA="${PROJECT_SOURCE_DIR}/testdata")
     add_test(NAME ${name} COMMAND ${name}_test)
-    set_tests_properties(${name} PROPERTIES TIMEOUT 300
-      ENVIRONMENT "ASAN_OPTIONS=halt_on_error=1:detect_leaks=1;TSAN_OPTIONS=halt_on_error=1:suppressions=${PROJECT_SOURCE_DIR}/tsan.supp;UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1")
+    set_tests_properties(${name} PROPERTIES TIMEOUT 300 ENVIRONMENT "${STOKER_TEST_ENVIRONMENT}"
+      FAIL_REGULAR_EXPRESSION "from 0 test suites ran")  # a suite that tested nothing fails
   endif()
 endfunction()
