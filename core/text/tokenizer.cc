@@ -1,0 +1,208 @@
+#include "text/tokenizer.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+#include "base/hash.h"
+#include "text/added_tokens.h"
+#include "text/bpe.h"
+#include "text/nfc.h"
+#include "text/pretokenize.h"
+#include "text/tokenizer_json.h"
+#include "text/word_cache.h"
+
+namespace stoker::text {
+namespace {
+
+constexpr std::array<std::string_view, 8> kGuarded = {"<|im_start|>",     "<|im_end|>",     "<|endoftext|>",
+                                                      "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>",
+                                                      "<|image_pad|>",    "<|video_pad|>"};
+
+std::uint64_t next_serial() {
+  static std::atomic<std::uint64_t> last{0};
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
+}  // namespace
+
+struct Tokenizer::Model {
+  Bpe bpe;
+  AddedTokens added;
+  std::string fingerprint;
+  std::int32_t vocab_size = 0;
+  std::uint64_t serial = next_serial();  // tells the words of one tokenizer from another's in a Scratch
+};
+
+struct Tokenizer::Scratch::State {
+  static constexpr std::size_t kChunk = 2048;
+
+  std::uint64_t serial = 0;  // whose words `cache` holds
+  WordCache cache;
+  Bpe::Scratch bpe;
+  Nfc nfc;
+  std::string padded, repaired, normalized;
+  std::vector<ByteSpan> spans;
+  std::vector<std::int32_t> word_ids;
+  std::array<std::int32_t, kChunk + WordCache::kShortIds> chunk;
+};
+
+Tokenizer::Scratch::Scratch() : state_(std::make_unique<State>()) {}
+Tokenizer::Scratch::~Scratch() = default;
+Tokenizer::Scratch::Scratch(Scratch&&) noexcept = default;
+Tokenizer::Scratch& Tokenizer::Scratch::operator=(Scratch&&) noexcept = default;
+
+namespace {
+
+/// Encodes the pieces of one text; ids gather in a small chunk so that the hot loop never asks a vector for room.
+template <typename State>
+class PieceEncoder {
+ public:
+  PieceEncoder(const Bpe& bpe, State& state, std::vector<std::int32_t>& ids) : bpe_(bpe), state_(state), ids_(ids) {}
+
+  /// `piece` lies between added tokens; kTextPadding readable bytes follow it.
+  void encode(std::string_view piece) {
+    if (!Nfc::is_quickly(piece)) {
+      state_.normalized.clear();
+      state_.nfc.append(piece, state_.normalized);
+      const std::size_t n_bytes = state_.normalized.size();
+      state_.normalized.append(kTextPadding, '\0');
+      piece = std::string_view(state_.normalized).substr(0, n_bytes);
+    }
+    const char* p = piece.data();
+    const char* const end = p + piece.size();
+    const PretokenizerView pretokenizer(end);
+    std::int32_t* out = state_.chunk.data();
+    while (p < end) {
+      const char* const q = pretokenizer.match_end(p);
+      const auto n_bytes = static_cast<std::size_t>(q - p);
+      if (n_bytes <= WordCache::kShortBytes) {
+        const WordCache::Key key = WordCache::key_of(p, n_bytes);
+        if (const WordCache::Short* const word = state_.cache.find(key)) [[likely]] {
+          std::memcpy(out, word->ids.data(), sizeof word->ids);
+          out += word->n_ids;
+        } else {
+          out = encode_new({p, n_bytes}, out);
+        }
+      } else {
+        out = encode_new({p, n_bytes}, out);
+      }
+      p = q;
+      if (out >= state_.chunk.data() + State::kChunk) out = flush(out);
+    }
+    flush(out);
+  }
+
+ private:
+  std::int32_t* flush(std::int32_t* out) {
+    ids_.insert(ids_.end(), state_.chunk.data(), out);
+    return state_.chunk.data();
+  }
+
+  /// A word that has no short entry (yet).
+  [[gnu::noinline]] std::int32_t* encode_new(std::string_view word, std::int32_t* out) {
+    out = flush(out);
+    const bool is_medium = word.size() <= WordCache::kMediumBytes;
+    if (is_medium) {
+      if (const auto known = state_.cache.find(word); !known.empty()) {
+        ids_.insert(ids_.end(), known.begin(), known.end());
+        return out;
+      }
+    }
+    auto& found = state_.word_ids;
+    found.clear();
+    bpe_.encode(word, found, state_.bpe);
+    ids_.insert(ids_.end(), found.begin(), found.end());
+    if (word.size() <= WordCache::kShortBytes && found.size() <= WordCache::kShortIds) {
+      state_.cache.insert(WordCache::key_of(word.data(), word.size()), found);
+    } else if (is_medium && found.size() <= WordCache::kMediumIds) {
+      state_.cache.insert(word, found);
+    }
+    return out;
+  }
+
+  const Bpe& bpe_;
+  State& state_;
+  std::vector<std::int32_t>& ids_;
+};
+
+}  // namespace
+
+Tokenizer::Tokenizer(std::unique_ptr<const Model> model) : model_(std::move(model)) {}
+Tokenizer::~Tokenizer() = default;
+
+bool Tokenizer::is_guarded(std::string_view token) {
+  return std::find(kGuarded.begin(), kGuarded.end(), token) != kGuarded.end();
+}
+
+Result<std::shared_ptr<const Tokenizer>> Tokenizer::load(const std::filesystem::path& tokenizer_json) {
+  std::ifstream file(tokenizer_json, std::ios::binary);
+  std::ostringstream content;
+  if (file) content << file.rdbuf();
+  if (!file || !content) return Status(Reason::kModelFolder, "cannot read " + tokenizer_json.string());
+  return parse(content.view(), tokenizer_json.string());
+}
+
+Result<std::shared_ptr<const Tokenizer>> Tokenizer::parse(std::string_view json, std::string_view name) {
+  STOKER_TRY(TokenizerFile file, parse_tokenizer_json(json, name));
+  Result<Bpe> bpe = Bpe::make(file.words, file.merges);
+  if (!bpe.ok()) return std::move(bpe).status().with(name);
+  std::int32_t last_id = 0;
+  for (const auto& word : file.words) last_id = std::max(last_id, word.first);
+  for (const auto& token : file.added) last_id = std::max(last_id, token.id);
+  auto model = std::make_unique<Model>(
+      Model{std::move(bpe).value(), AddedTokens(std::move(file.added)), sha256_hex(json), last_id + 1});
+  return std::shared_ptr<const Tokenizer>(new Tokenizer(std::move(model)));
+}
+
+Tokenizer::Counts Tokenizer::encode(std::string_view text, std::span<const ByteSpan> literal,
+                                    std::vector<std::int32_t>& ids, Scratch& scratch) const {
+  auto& state = *scratch.state_;
+  if (state.serial != model_->serial) {
+    state.cache.clear();
+    state.serial = model_->serial;
+  }
+  Counts counts;
+  if (!is_valid_utf8(text)) {
+    state.repaired.clear();
+    state.spans.assign(literal.begin(), literal.end());
+    counts.replaced = repair_utf8(text, state.repaired, state.spans);
+    text = state.repaired;
+    literal = state.spans;
+  }
+  state.padded.assign(text);
+  state.padded.append(kTextPadding, '\0');
+  text = std::string_view(state.padded).substr(0, text.size());
+
+  PieceEncoder encoder(model_->bpe, state, ids);
+  AddedTokens::WalkView walk(model_->added, text, literal.data(), literal.size());
+  for (std::size_t at = 0; at < text.size();) {
+    const AddedTokens::Match match = walk.next();
+    if (match.begin > at) encoder.encode(text.substr(at, match.begin - at));
+    if (match.id >= 0) ids.push_back(match.id);
+    at = match.end;
+  }
+  counts.control_literals = walk.n_guarded();
+  return counts;
+}
+
+Tokenizer::Counts Tokenizer::encode(std::string_view text, std::span<const ByteSpan> literal,
+                                    std::vector<std::int32_t>& ids) const {
+  static thread_local Scratch scratch;
+  return encode(text, literal, ids, scratch);
+}
+
+std::optional<std::int32_t> Tokenizer::token_id(std::string_view token) const {
+  for (const AddedToken& added : model_->added.all()) {
+    if (added.content == token) return added.id;
+  }
+  const std::int32_t id = model_->bpe.find(token);
+  return id < 0 ? std::nullopt : std::optional(id);
+}
+
+std::int32_t Tokenizer::vocab_size() const { return model_->vocab_size; }
+const std::string& Tokenizer::fingerprint() const { return model_->fingerprint; }
+
+}  // namespace stoker::text
