@@ -1,1 +1,108 @@
 #pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "mem/block.h"
+
+namespace stoker {
+
+/// How much of everything a pack holds.
+struct PackShape {
+  std::int64_t tokens = 0;   ///< T
+  std::int64_t samples = 0;  ///< n, dummies included
+  std::int64_t images = 0;   ///< k
+  std::int64_t patches = 0;  ///< P
+  std::int32_t patch = 16;   ///< p; an image patch is (3, p, p) uint8
+
+  std::int64_t patch_bytes() const { return std::int64_t{3} * patch * patch; }
+};
+
+/// Where each array of a pack lies in its block: one write, final layout. Every array starts on a 64-byte line.
+struct PackLayout {
+  explicit PackLayout(const PackShape& shape);
+
+  std::size_t image_patches = 0;   ///< uint8 (P, 3, p, p)
+  std::size_t input_ids = 0;       ///< int64 (T)
+  std::size_t labels = 0;          ///< int64 (T)
+  std::size_t position_ids = 0;    ///< int64 (4, T): text, t, h, w
+  std::size_t image_grid_thw = 0;  ///< int64 (k, 3)
+  std::size_t sample_ids = 0;      ///< int64 (n): position in the order; -1 for a dummy
+  std::size_t cu_seqlens = 0;      ///< int32 (n + 1)
+  std::size_t image_counts = 0;    ///< int32 (n)
+  std::size_t n_bytes = 0;         ///< of the whole block
+};
+
+/// A pack while it is being written: typed pointers into a block that must outlive it.
+struct PackView {
+  PackView(std::byte* base, const PackLayout& layout);
+
+  std::uint8_t* image_patches;
+  std::int64_t* input_ids;
+  std::int64_t* labels;
+  std::int64_t* position_ids;
+  std::int64_t* image_grid_thw;
+  std::int64_t* sample_ids;
+  std::int32_t* cu_seqlens;
+  std::int32_t* image_counts;
+};
+
+/// The place of one sample in a pack; half-open ranges.
+struct SampleExtent {
+  std::int64_t token_begin = 0, token_end = 0;
+  std::int64_t image_begin = 0, image_end = 0;
+  std::int64_t patch_begin = 0, patch_end = 0;
+  std::int64_t sample_id = 0;
+};
+
+/// Closes the gaps of samples that turned out bad after their place was given: what follows moves up, so that every
+/// array stays contiguous. The one exception to one write.
+///
+/// @param planned  The shape that `view` was laid out with.
+/// @param extents  (n) as planned, in pack order; kept ones are rewritten to their new place, the others removed.
+/// @param is_kept  (n).
+/// @param spare    Room to leave at the end for a dummy segment; must fit into what the removed samples leave.
+/// @return The new shape, `spare` included. Rows of `position_ids` then have its T as their stride.
+PackShape close_gaps(const PackView& view, const PackShape& planned, std::vector<SampleExtent>& extents,
+                     const std::vector<bool>& is_kept, const PackShape& spare);
+
+/// Writes cu_seqlens, sample_ids and image_counts from the extents. @return The longest sample's tokens.
+std::int32_t write_boundaries(const PackView& view, std::span<const SampleExtent> extents);
+
+/// Plain numbers about a batch, known on the host.
+struct BatchCounts {
+  std::int64_t tokens = 0;
+  std::int64_t target_tokens = 0;           ///< exact: labels that are not -100
+  std::int64_t step_target_tokens = 0;      ///< the plan's, over all ranks and micro-batches of the step
+  bool is_step_target_upper_bound = false;  ///< a sample of this pack was found bad after planning
+  std::int64_t patches = 0;
+  std::int64_t cost = 0;  ///< as planned, thousands of FLOPs, forward and backward
+  std::int64_t step = 0;
+  std::int64_t micro_batch = 0;
+  std::int64_t micro_batches_in_step = 0;
+};
+
+/// One finished pack. Its arrays live as long as `block`.
+struct Batch {
+  std::shared_ptr<const Block> block;
+  PackShape shape;    ///< what is there
+  PackShape planned;  ///< what the block was laid out for; gives the offsets
+  std::int32_t max_seqlen = 0;
+  BatchCounts counts;
+
+  PackLayout layout() const { return PackLayout(planned); }
+  template <typename T>
+  const T* array(std::size_t offset) const {
+    return reinterpret_cast<const T*>(block->data() + offset);
+  }
+};
+
+/// 32 hexadecimal digits over every array and its size: equal batches, equal digests, on any machine of this byte
+/// order.
+std::string digest_of(const Batch& batch);
+
+}  // namespace stoker

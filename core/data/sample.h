@@ -11,7 +11,8 @@ enum class MediaKind : std::uint8_t { kImage, kVideo };
 /// A media reference as the row has it. Sizes are upright pixels, 0 where the row does not say.
 struct MediaRef {
   MediaKind kind = MediaKind::kImage;
-  std::string reference;  ///< as written: a relative or absolute path, file:// or s3:// URL; never decoded or normalised here
+  std::string
+      reference;  ///< as written: a relative or absolute path, file:// or s3:// URL; never decoded or normalised here
   int height_px = 0;
   int width_px = 0;
 };
@@ -28,7 +29,8 @@ struct Part {
 
 struct ToolCall {
   std::string name;
-  std::string arguments;  ///< text to insert: the row's string as it is, or its JSON value as Python's json.dumps(ensure_ascii=False) writes it
+  std::string arguments;  ///< text to insert: the row's string as it is, or its JSON value as Python's
+                          ///< json.dumps(ensure_ascii=False) writes it
 };
 
 struct Turn {

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+#include "data/pack.h"
+#include "data/sample.h"
+#include "model/qwen_vl/expand.h"
+#include "model/qwen_vl/processor_config.h"
+#include "model/qwen_vl/sample_text.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace stoker::qwen_vl {
+
+/// Whether guarded tokens inside a row's content are tokens or text.
+enum class ContentTokens : std::uint8_t { kGuard, kRaw };
+
+/// What makes a Qwen-VL sample out of a conversation and the sizes of its images, read from a checkpoint folder.
+/// Immutable. Threads: any.
+class QwenVl {
+ public:
+  /// @return MODEL_FOLDER, TOKENIZER or TEMPLATE_UNKNOWN, naming file and field.
+  static Result<std::shared_ptr<const QwenVl>> load(const std::filesystem::path& folder, ContentTokens content_tokens);
+
+  /// Renders, tokenises and labels. Trained: what an assistant says, tool calls included, its end-of-turn token and the
+  /// line feed after it. The header's own line feed is not trained, unless it fused with the answer's first ones into
+  /// one token, which carries answer text.
+  /// @return ROW_SCHEMA; MEDIA_COUNT if the template shows another number of images than the row has; NO_LOSS_TOKENS if
+  /// no answer has
+  ///         a token before its end of turn.
+  Result<SampleText> encode(const Sample& sample) const;
+
+  /// @param size  Upright, as the row or the header says.
+  /// @return IMG_ASPECT.
+  Result<ImagePlan> plan_image(SizePx size) const;
+
+  /// The segment that takes the place of what went bad: labels -100, sample_ids -1. With an image of one merged token
+  /// (white) if the pack would otherwise lose the vision call that its plan promised. Its shape, then its writing at
+  /// the end of a pack.
+  PackShape dummy_shape(bool with_image) const;
+  /// @param at     The segment's extent; @param stride  T of the pack.
+  void write_dummy(const PackView& view, const SampleExtent& at, std::int64_t stride) const;
+
+  const ProcessorConfig& config() const { return config_; }
+  std::int32_t image_pad() const { return image_pad_; }
+  /// Over the tokenizer, the template and the processor's config: part of a run's fingerprint.
+  const std::string& fingerprint() const { return fingerprint_; }
+  const text::Tokenizer& tokenizer() const { return *tokenizer_; }
+
+ private:
+  QwenVl(ProcessorConfig config, std::shared_ptr<const text::Tokenizer> tokenizer, text::ChatTemplate chat_template,
+         ContentTokens content_tokens);
+  SampleText dummy_text(bool with_image) const;
+
+  const ProcessorConfig config_;
+  const std::shared_ptr<const text::Tokenizer> tokenizer_;
+  const text::ChatTemplate template_;
+  const ContentTokens content_tokens_;
+  std::int32_t image_pad_ = 0, vision_start_ = 0, vision_end_ = 0, turn_end_ = 0, end_of_text_ = 0, line_feed_ = 0;
+  std::string fingerprint_;
+};
+
+}  // namespace stoker::qwen_vl

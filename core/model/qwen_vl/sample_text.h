@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace stoker::qwen_vl {
+
+/// A conversation as token ids before its placeholders are expanded: one image pad per image.
+struct SampleText {
+  std::vector<std::int32_t> ids;
+  std::vector<std::uint8_t> is_trained;  ///< (ids) 1 where the token has a label
+  std::int32_t n_images = 0;             ///< image pads among the ids
+  std::int32_t n_trained = 0;
+};
+
+/// What an image becomes, known from its upright size alone.
+struct ImagePlan {
+  int height_px = 0;  ///< after the resize
+  int width_px = 0;
+  std::int32_t grid_h = 0;  ///< in patches; grid_t is 1
+  std::int32_t grid_w = 0;
+  std::int32_t n_tokens = 0;  ///< placeholders: grid_h * grid_w / merge^2
+
+  std::int64_t n_patches() const { return std::int64_t{grid_h} * grid_w; }
+};
+
+}  // namespace stoker::qwen_vl
