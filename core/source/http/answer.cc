@@ -1,0 +1,212 @@
+#include "source/http/answer.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <new>
+
+#include <fmt/format.h>
+
+namespace stoker {
+namespace {
+
+constexpr std::size_t kMaxValue = 1024;
+constexpr std::int64_t kMaxRetryAfterS = 60;
+
+std::optional<std::uint64_t> to_number(std::string_view text) {
+  std::uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || text.empty()) return std::nullopt;
+  return value;
+}
+
+std::string_view trim(std::string_view text) {
+  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
+  while (!text.empty() && (text.back() == ' ' || text.back() == '\t' || text.back() == '\r' || text.back() == '\n'))
+    text.remove_suffix(1);
+  return text;
+}
+
+bool is_name(std::string_view found, std::string_view lower_case) {
+  return found.size() == lower_case.size() &&
+         std::equal(found.begin(), found.end(), lower_case.begin(),
+                    [](char a, char b) { return (a >= 'A' && a <= 'Z' ? static_cast<char>(a | 0x20) : a) == b; });
+}
+
+// "bytes 0-99/1000", "bytes 0-99/*", "bytes */1000"
+std::optional<AnswerHead::Range> to_range(std::string_view value) {
+  if (value.substr(0, 6) != "bytes ") return std::nullopt;
+  value.remove_prefix(6);
+  const std::size_t slash = value.find('/');
+  if (slash == std::string_view::npos) return std::nullopt;
+  AnswerHead::Range range;
+  if (value.substr(slash + 1) != "*") {
+    range.total = to_number(value.substr(slash + 1));
+    if (!range.total) return std::nullopt;
+  }
+  const std::string_view part = value.substr(0, slash);
+  if (part == "*") return range;
+  const std::size_t dash = part.find('-');
+  if (dash == std::string_view::npos) return std::nullopt;
+  range.first = to_number(part.substr(0, dash));
+  const auto last = to_number(part.substr(dash + 1));
+  if (!range.first || !last || *last < *range.first || *last == UINT64_MAX) return std::nullopt;
+  range.end = *last + 1;
+  if (range.total && range.end > *range.total) return std::nullopt;
+  return range;
+}
+
+}  // namespace
+
+void AnswerHead::read_line(std::string_view line) {
+  line = trim(line);
+  if (line.substr(0, 5) == "HTTP/") {
+    *this = {};
+    const std::size_t space = line.find(' ');
+    if (space != std::string_view::npos) status = static_cast<int>(to_number(line.substr(space + 1, 3)).value_or(0));
+    return;
+  }
+  const std::size_t colon = line.find(':');
+  if (colon == std::string_view::npos) return;
+  const std::string_view name = line.substr(0, colon);
+  const std::string_view value = trim(line.substr(colon + 1)).substr(0, kMaxValue);
+  if (is_name(name, "content-length")) {
+    content_length = to_number(value);
+  } else if (is_name(name, "content-range")) {
+    content_range = to_range(value);
+  } else if (is_name(name, "etag")) {
+    etag = value;
+  } else if (is_name(name, "transfer-encoding")) {
+    is_chunked = true;
+  } else if (is_name(name, "x-amz-bucket-region")) {
+    bucket_region = value;
+  } else if (is_name(name, "date")) {
+    date = value;
+  } else if (is_name(name, "retry-after")) {
+    if (const auto s = to_number(value))
+      retry_after = std::chrono::seconds(
+          std::min<std::int64_t>(kMaxRetryAfterS, static_cast<std::int64_t>(std::min<std::uint64_t>(*s, 3600))));
+  }
+}
+
+void Answer::begin(std::uint64_t offset, std::optional<std::uint64_t> length, std::uint64_t max_object_bytes) {
+  *this = {};
+  offset_ = offset;
+  wants_nothing_ = length == std::uint64_t{0};
+  length_ = wants_nothing_ ? 1 : length;
+  max_object_bytes_ = max_object_bytes;
+}
+
+bool Answer::refuse(Reason reason, std::string message) {
+  refusal_ = Status(reason, std::move(message));
+  return false;
+}
+
+bool Answer::make_room(std::uint64_t n_bytes) {
+  if (n_bytes > max_object_bytes_) {
+    return refuse(Reason::kMediaTooLarge,
+                  fmt::format("{} bytes are more than the limit of {}", n_bytes, max_object_bytes_));
+  }
+  try {
+    Buffer larger(static_cast<std::size_t>(n_bytes));
+    if (n_filled_ > 0) std::memcpy(larger.data(), bytes_.data(), static_cast<std::size_t>(n_filled_));
+    bytes_ = std::move(larger);
+  } catch (const std::bad_alloc&) {
+    return refuse(Reason::kBudget, fmt::format("no memory for an object of {} bytes", n_bytes));
+  }
+  return true;
+}
+
+bool Answer::place() {
+  is_placed_ = true;
+  if (head_.status == 206) {
+    const auto& range = head_.content_range;
+    if (!range || !range->first || !range->total)
+      return refuse(Reason::kFetchServer, "a partial answer without a usable Content-Range");
+    const std::uint64_t rest = *range->total - std::min(offset_, *range->total);
+    const std::uint64_t expected = std::min(length_.value_or(rest), rest);
+    if (*range->first != offset_ || range->end - offset_ != expected) {
+      return refuse(Reason::kFetchServer,
+                    fmt::format("the store sent bytes {} to {} where {} bytes from {} on were asked for", *range->first,
+                                range->end, expected, offset_));
+    }
+    n_total_ = range->total;
+    n_want_ = expected;
+  } else if (head_.content_length) {  // the whole object, perhaps though a part was asked for
+    n_total_ = head_.content_length;
+    n_skip_ = std::min(offset_, *n_total_);
+    n_want_ = std::min(length_.value_or(UINT64_MAX), *n_total_ - n_skip_);
+  } else {
+    if (!head_.is_chunked) {
+      return refuse(Reason::kFetchServer, "an answer without a length: whether it is complete cannot be known");
+    }
+    n_skip_ = offset_;
+    return true;
+  }
+  return make_room(*n_want_);
+}
+
+bool Answer::on_body(std::string_view bytes) {
+  if (!is_success()) {
+    n_received_ += bytes.size();
+    error_body_.append(bytes.substr(0, kMaxErrorBody - std::min(kMaxErrorBody, error_body_.size())));
+    return error_body_.size() < kMaxErrorBody;
+  }
+  if (!is_placed_ && !place()) return false;
+  const std::uint64_t begin = n_received_;  // of these bytes, in the body
+  n_received_ += bytes.size();
+  if (begin < n_skip_)
+    bytes.remove_prefix(static_cast<std::size_t>(std::min<std::uint64_t>(n_skip_ - begin, bytes.size())));
+  const std::uint64_t wanted = n_want_ ? *n_want_ : length_.value_or(UINT64_MAX);
+  bytes = bytes.substr(0, static_cast<std::size_t>(std::min<std::uint64_t>(bytes.size(), wanted - n_filled_)));
+  if (n_filled_ + bytes.size() > bytes_.size() &&
+      !make_room(std::max<std::uint64_t>(n_filled_ + bytes.size(),
+                                         std::min<std::uint64_t>(2 * bytes_.size() + 65536, max_object_bytes_)))) {
+    return false;
+  }
+  if (!bytes.empty()) std::memcpy(bytes_.data() + n_filled_, bytes.data(), bytes.size());
+  n_filled_ += bytes.size();
+  // The remainder of an ignored range is read if it is short, so that the connection lives on; else it is cut.
+  const bool more_comes = n_total_ && head_.status == 200 && *n_total_ - n_received_ > 256 * 1024;
+  return !(is_complete() && more_comes);
+}
+
+std::string Answer::progress() const {
+  if (!n_want_) return fmt::format("{} bytes came", n_filled_);
+  return fmt::format("{} of {} bytes came", n_filled_, *n_want_);
+}
+
+Result<FetchedObject> Answer::finish() {
+  FetchedObject object;
+  object.etag = head_.etag;
+  if (head_.status == 416) {
+    object.total_bytes = head_.content_range ? head_.content_range->total.value_or(0) : 0;
+    // A store that refuses a range inside the object would otherwise make it look empty.
+    if (!head_.content_range || !head_.content_range->total || object.total_bytes > offset_) {
+      return Status(Reason::kFetchServer, "the store refuses the range");
+    }
+    return object;
+  }
+  if (refusal_.ok() && !is_placed_ && head_.content_length.value_or(0) == 0 && !head_.content_range &&
+      !head_.is_chunked) {
+    is_placed_ = true;  // an empty body calls no on_body
+    n_want_ = n_total_ = 0;
+    if (!head_.content_length)
+      refuse(Reason::kFetchServer, "an answer without a length: whether it is complete cannot be known");
+  } else if (!is_placed_) {
+    place();
+  }
+  if (!refusal_.ok()) return refusal_;
+  if (!n_want_) {  // the chunked framing says that this is all
+    n_total_ = n_received_;
+    bytes_.shrink(static_cast<std::size_t>(n_filled_));
+  } else if (n_filled_ != *n_want_) {
+    return Status(Reason::kFetchShortBody, "the body ended early: " + progress());
+  }
+  if (wants_nothing_) bytes_.shrink(0);
+  object.bytes = std::move(bytes_);
+  object.total_bytes = n_total_.value_or(n_filled_);
+  return object;
+}
+
+}  // namespace stoker

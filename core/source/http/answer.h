@@ -1,0 +1,83 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "source/source.h"
+
+namespace stoker {
+
+/// What the head of an HTTP answer says, as far as we use it. Values are bounded; unknown headers are dropped.
+struct AnswerHead {
+  int status = 0;  ///< 0: no answer came
+  std::optional<std::uint64_t> content_length;
+  bool is_chunked = false;
+  struct Range {
+    std::optional<std::uint64_t> first;  ///< absent in "bytes */total"
+    std::uint64_t end = 0;               ///< half-open
+    std::optional<std::uint64_t> total;
+  };
+  std::optional<Range> content_range;
+  std::string etag;
+  std::string bucket_region;  ///< x-amz-bucket-region
+  std::string date;
+  std::optional<Nanos> retry_after;  ///< only the form in seconds; at most a minute
+
+  /// One header line, with or without its line end. A status line starts over: an interim answer or a redirect came
+  /// before.
+  void read_line(std::string_view line);
+};
+
+/// Puts the body of one answer where it belongs: straight into the buffer that the caller gets, of the size that the
+/// head announces. Checks length and range on the way. Knows nothing of curl, so that a test can feed it byte by byte.
+/// Not thread-safe.
+class Answer {
+ public:
+  static constexpr std::size_t kMaxErrorBody = 16 * 1024;
+
+  void begin(std::uint64_t offset, std::optional<std::uint64_t> length, std::uint64_t max_object_bytes);
+  void on_header(std::string_view line) { head_.read_line(line); }
+  /// @return false if the rest is not wanted: see `is_complete` and `finish`.
+  bool on_body(std::string_view bytes);
+
+  const AnswerHead& head() const { return head_; }
+  bool is_success() const { return head_.status == 200 || head_.status == 206; }
+  std::string_view error_body() const { return error_body_; }
+  std::uint64_t n_received() const { return n_received_; }
+  /// Everything that was asked for is there, though the server may want to send more (it ignored the range).
+  bool is_complete() const { return is_placed_ && n_want_ && n_filled_ == *n_want_; }
+  /// "600 of 1000 bytes came"
+  std::string progress() const;
+
+  /// After the connection said that the body has ended, or `is_complete`. For 200 and 206, and for 416, which means an
+  /// empty part.
+  Result<FetchedObject> finish();
+
+ private:
+  bool place();  // decides where the body goes, once the head is complete
+  bool make_room(std::uint64_t n_bytes);
+  bool refuse(Reason reason, std::string message);
+
+  std::uint64_t offset_ = 0;
+  std::optional<std::uint64_t> length_;
+  std::uint64_t max_object_bytes_ = 0;
+  bool wants_nothing_ = false;  // only tag and size: HTTP has no empty range, so one byte is asked for and dropped
+
+  AnswerHead head_;
+  std::string error_body_;
+  Status refusal_;
+  bool is_placed_ = false;
+  std::uint64_t n_received_ = 0;          // of the body, whatever became of it
+  std::uint64_t n_skip_ = 0;              // leading bytes of the body that were not asked for
+  std::optional<std::uint64_t> n_want_;   // bytes of the part; absent while the length is unknown
+  std::optional<std::uint64_t> n_total_;  // of the whole object
+  std::uint64_t n_filled_ = 0;
+  Buffer bytes_;
+};
+
+}  // namespace stoker

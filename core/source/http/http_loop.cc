@@ -1,0 +1,514 @@
+#include "source/http/http_loop.h"
+
+#include <curl/curl.h>
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace stoker {
+namespace {
+
+// Until a store has answered once, few are asked: a thousand name lookups and handshakes at the same moment help
+// nobody.
+constexpr std::size_t kFirstInFlight = 32;
+constexpr long kReceiveBytes = 64 * 1024;
+constexpr long kMaxRedirects = 5;
+
+struct EasyDeleter {
+  void operator()(CURL* easy) const { curl_easy_cleanup(easy); }
+};
+struct ListDeleter {
+  void operator()(curl_slist* list) const { curl_slist_free_all(list); }
+};
+struct MultiDeleter {
+  void operator()(CURLM* multi) const { curl_multi_cleanup(multi); }
+};
+
+void init_curl_once() {
+  static std::once_flag once;
+  std::call_once(
+      once, [] { curl_global_init(CURL_GLOBAL_DEFAULT); });  // never undone: other libraries in the process may use it
+}
+
+}  // namespace
+
+class HttpLoop::Impl {
+ public:
+  Impl(JobOwner& owner, Dialect& s3, Dialect& plain, HttpSettings settings, const Clock& clock)
+      : owner_(owner), s3_(s3), plain_(plain), settings_(std::move(settings)), clock_(clock) {}
+  ~Impl() {
+    stop();
+    for (const int fd : {epoll_, event_}) {
+      if (fd >= 0) close(fd);
+    }
+  }
+
+  Status start(int worker);
+  void wake() {
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const ssize_t n = write(event_, &one, sizeof one);
+  }
+  void stop() {
+    is_stopping_.store(true, std::memory_order_release);
+    if (!thread_.joinable()) return;
+    wake();
+    thread_.join();
+  }
+
+ private:
+  // One handle and what it is doing now. Handles are reused: options that do not change are set once.
+  struct Slot {
+    Impl* loop = nullptr;
+    std::unique_ptr<CURL, EasyDeleter> easy;
+    std::unique_ptr<curl_slist, ListDeleter> headers;
+    std::array<char, CURL_ERROR_SIZE> error_text{};
+    std::size_t at = 0;  // in active_
+
+    std::unique_ptr<Job> job;
+    Dialect* dialect = nullptr;
+    WireRequest wire;
+    Answer answer;
+    Nanos started{0};
+    Nanos last_progress{0};
+    bool has_first_byte = false;
+    bool lacks_descriptors = false;
+  };
+  // What epoll watches for a descriptor. curl drops and takes back its interest with every request; epoll is told only
+  // when it matters.
+  struct Watched {
+    bool is_ours = false;  // opened by open_socket, so that we know when the number means another socket
+    std::uint32_t told = 0;
+    std::uint32_t wanted = 0;
+  };
+
+  void run();
+  void start_jobs();
+  void begin(std::unique_ptr<Job> job);
+  std::unique_ptr<Slot> new_slot();
+  void configure(Slot& slot);
+  int wait_ms(Nanos now) const;
+  void poll(int timeout_ms);
+  void drain_messages();
+  void sweep();
+  Nanos sweep_interval() const;
+  std::optional<Status> overdue(const Slot& slot) const;
+  void finish(Slot& slot, Outcome outcome);
+  Outcome outcome_of(Slot& slot, CURLcode code);
+  Status transport_error(const Slot& slot, CURLcode code) const;
+
+  static std::size_t on_header(char* data, std::size_t size, std::size_t n, void* slot);
+  static std::size_t on_body(char* data, std::size_t size, std::size_t n, void* slot);
+  static int on_socket(CURL* easy, curl_socket_t fd, int what, void* loop, void*);
+  static int on_timer(CURLM* multi, long timeout_ms, void* loop);
+  static curl_socket_t open_socket(void* slot, curlsocktype purpose, curl_sockaddr* address);
+  static int close_socket(void* loop, curl_socket_t fd);
+  void watch(int fd, std::uint32_t wanted);
+
+  JobOwner& owner_;
+  Dialect& s3_;
+  Dialect& plain_;
+  const HttpSettings settings_;
+  const Clock& clock_;
+  int worker_ = -1;
+  int epoll_ = -1;
+  int event_ = -1;
+
+  // The thread's own.
+  std::unique_ptr<CURLM, MultiDeleter> multi_;
+  std::vector<std::unique_ptr<Slot>> active_;
+  std::vector<std::unique_ptr<Slot>> free_;
+  std::vector<Watched> watched_;  // by descriptor
+  Nanos now_{0};
+  Nanos curl_due_ = Nanos::max();
+  Nanos look_again_ = Nanos::max();
+  Nanos next_sweep_{0};
+  bool has_answers_ = false;
+
+  std::atomic<bool> is_stopping_{false};  // written by stop
+  std::thread thread_;
+};
+
+Status HttpLoop::Impl::start(int worker) {
+  init_curl_once();
+  worker_ = worker;
+  epoll_ = epoll_create1(EPOLL_CLOEXEC);
+  event_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  multi_.reset(curl_multi_init());
+  if (epoll_ < 0 || event_ < 0) return {Reason::kFetchFdLimit, "no descriptors left for the network loop"};
+  if (!multi_) return {Reason::kInternal, "curl_multi_init failed"};
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.fd = event_;
+  epoll_ctl(epoll_, EPOLL_CTL_ADD, event_, &event);
+  curl_multi_setopt(multi_.get(), CURLMOPT_SOCKETFUNCTION, &Impl::on_socket);
+  curl_multi_setopt(multi_.get(), CURLMOPT_SOCKETDATA, this);
+  curl_multi_setopt(multi_.get(), CURLMOPT_TIMERFUNCTION, &Impl::on_timer);
+  curl_multi_setopt(multi_.get(), CURLMOPT_TIMERDATA, this);
+  curl_multi_setopt(multi_.get(), CURLMOPT_MAXCONNECTS,
+                    16'384L);  // as many as there were in flight; the limit is the queue's
+  thread_ = std::thread([this] {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, nullptr);  // signals are for the program's own threads
+    pthread_setname_np(pthread_self(), "stoker-http");
+    run();
+  });
+  return {};
+}
+
+void HttpLoop::Impl::run() {
+  while (!is_stopping_.load(std::memory_order_acquire)) {
+    now_ = clock_.now();
+    start_jobs();
+    poll(wait_ms(now_));
+    now_ = clock_.now();
+    int n_running = 0;
+    if (now_ >= curl_due_) {
+      curl_due_ = Nanos::max();
+      curl_multi_socket_action(multi_.get(), CURL_SOCKET_TIMEOUT, 0, &n_running);
+    }
+    drain_messages();
+    if (!active_.empty() && now_ >= next_sweep_) sweep();
+  }
+  while (!active_.empty()) {
+    Slot& slot = *active_.back();
+    curl_multi_remove_handle(multi_.get(), slot.easy.get());
+    finish(slot, Outcome::failed(Reason::kStopped, "the fetcher was stopped"));
+  }
+  free_.clear();
+  multi_.reset();
+}
+
+void HttpLoop::Impl::start_jobs() {
+  look_again_ = Nanos::max();
+  while (has_answers_ || active_.size() < kFirstInFlight) {
+    std::unique_ptr<Job> job = owner_.take(worker_, now_, look_again_);
+    if (!job) return;
+    begin(std::move(job));
+  }
+}
+
+void HttpLoop::Impl::begin(std::unique_ptr<Job> job) {
+  if (job->request.stop.stop_requested()) {
+    owner_.settle(worker_, std::move(job), Outcome::failed(Reason::kStopped, "no longer wanted"));
+    return;
+  }
+  Dialect& dialect = job->at.kind == Location::Kind::kS3 ? s3_ : plain_;
+  Result<WireRequest> wire = dialect.prepare(*job);
+  if (!wire.ok()) {
+    owner_.settle(worker_, std::move(job), Outcome::failed(std::move(wire).status()));
+    return;
+  }
+  std::unique_ptr<Slot> slot;
+  if (free_.empty()) {
+    slot = new_slot();
+  } else {
+    slot = std::move(free_.back());
+    free_.pop_back();
+  }
+  curl_slist* headers = nullptr;
+  for (const std::string& line : wire->headers) headers = curl_slist_append(headers, line.c_str());
+  slot->headers.reset(headers);
+  slot->dialect = &dialect;
+  slot->wire = std::move(wire).value();
+  slot->answer.begin(job->request.offset, job->request.length, settings_.max_object_bytes);
+  slot->job = std::move(job);
+  slot->started = slot->last_progress = now_;
+  slot->has_first_byte = slot->lacks_descriptors = false;
+  slot->error_text[0] = '\0';
+  CURL* easy = slot->easy.get();
+  curl_easy_setopt(easy, CURLOPT_URL, slot->wire.url.c_str());
+  curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers);
+  curl_easy_setopt(easy, CURLOPT_FOLLOWLOCATION, slot->wire.follows_redirects ? 1L : 0L);
+  slot->at = active_.size();
+  active_.push_back(std::move(slot));
+  if (curl_multi_add_handle(multi_.get(), easy) != CURLM_OK) {
+    finish(*active_.back(), Outcome::failed(Reason::kInternal, "curl_multi_add_handle failed"));
+  }
+}
+
+std::unique_ptr<HttpLoop::Impl::Slot> HttpLoop::Impl::new_slot() {
+  auto slot = std::make_unique<Slot>();
+  slot->loop = this;
+  slot->easy.reset(curl_easy_init());
+  configure(*slot);
+  return slot;
+}
+
+void HttpLoop::Impl::configure(Slot& slot) {
+  CURL* easy = slot.easy.get();
+  curl_easy_setopt(easy, CURLOPT_PRIVATE, &slot);
+  curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, &Impl::on_body);
+  curl_easy_setopt(easy, CURLOPT_WRITEDATA, &slot);
+  curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, &Impl::on_header);
+  curl_easy_setopt(easy, CURLOPT_HEADERDATA, &slot);
+  curl_easy_setopt(easy, CURLOPT_OPENSOCKETFUNCTION, &Impl::open_socket);
+  curl_easy_setopt(easy, CURLOPT_OPENSOCKETDATA, &slot);
+  curl_easy_setopt(easy, CURLOPT_CLOSESOCKETFUNCTION, &Impl::close_socket);
+  curl_easy_setopt(easy, CURLOPT_CLOSESOCKETDATA, this);
+  curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, slot.error_text.data());
+  curl_easy_setopt(easy, CURLOPT_USERAGENT, "stoker/0.1");
+  curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
+  curl_easy_setopt(easy, CURLOPT_PATH_AS_IS, 1L);  // keys are opaque: "d/./x" and "../x" are names, not places
+  curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
+  curl_easy_setopt(easy, CURLOPT_REDIR_PROTOCOLS_STR, "http,https");
+  curl_easy_setopt(easy, CURLOPT_MAXREDIRS, kMaxRedirects);
+  curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
+  curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, kReceiveBytes);
+  curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(settings_.timeouts.connect.count()));
+  curl_easy_setopt(easy, CURLOPT_DNS_SHUFFLE_ADDRESSES, 1L);
+  curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L);  // a name server that does not answer must not hold up stop
+  curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
+  curl_easy_setopt(easy, CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
+  if (!settings_.ca_file.empty()) curl_easy_setopt(easy, CURLOPT_CAINFO, settings_.ca_file.c_str());
+  if (!settings_.verify_tls) {
+    curl_easy_setopt(easy, CURLOPT_SSL_VERIFYPEER, 0L);
+    curl_easy_setopt(easy, CURLOPT_SSL_VERIFYHOST, 0L);
+  }
+}
+
+int HttpLoop::Impl::wait_ms(Nanos now) const {
+  Nanos due = std::min(curl_due_, look_again_);
+  if (!active_.empty()) due = std::min(due, next_sweep_);
+  if (due == Nanos::max()) return -1;
+  if (due <= now) return 0;
+  // Up, not down: waking a moment early would spin until the moment comes.
+  return static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(due - now).count());
+}
+
+void HttpLoop::Impl::poll(int timeout_ms) {
+  std::array<epoll_event, 256> events;
+  const int n = epoll_wait(epoll_, events.data(), static_cast<int>(events.size()), timeout_ms);
+  now_ = clock_.now();
+  for (int i = 0; i < n; ++i) {
+    const epoll_event& event = events[static_cast<std::size_t>(i)];
+    const int fd = event.data.fd;
+    if (fd == event_) {
+      std::uint64_t count = 0;
+      [[maybe_unused]] const ssize_t ignored = read(event_, &count, sizeof count);
+      continue;
+    }
+    const Watched& watched = watched_[static_cast<std::size_t>(fd)];
+    if (watched.wanted ==
+        0) {  // an idle connection was closed by the other side: curl finds that out when it wants to use it
+      epoll_ctl(epoll_, EPOLL_CTL_DEL, fd, nullptr);
+      watched_[static_cast<std::size_t>(fd)].told = 0;
+      continue;
+    }
+    int what = 0;
+    if (event.events & (EPOLLIN | EPOLLHUP | EPOLLERR)) what |= CURL_CSELECT_IN;
+    if (event.events & EPOLLOUT) what |= CURL_CSELECT_OUT;
+    if (event.events & EPOLLERR) what |= CURL_CSELECT_ERR;
+    int n_running = 0;
+    curl_multi_socket_action(multi_.get(), fd, what, &n_running);
+  }
+}
+
+void HttpLoop::Impl::drain_messages() {
+  int n_left = 0;
+  while (CURLMsg* message = curl_multi_info_read(multi_.get(), &n_left)) {
+    if (message->msg != CURLMSG_DONE) continue;
+    CURL* easy = message->easy_handle;
+    const CURLcode code = message->data.result;
+    void* slot = nullptr;
+    curl_easy_getinfo(easy, CURLINFO_PRIVATE, &slot);
+    curl_multi_remove_handle(multi_.get(), easy);
+    auto& done = *static_cast<Slot*>(slot);
+    finish(done, outcome_of(done, code));
+  }
+}
+
+Nanos HttpLoop::Impl::sweep_interval() const {
+  const FetchTimeouts& t = settings_.timeouts;
+  const Nanos shortest = std::min({t.first_byte, t.stall, t.total.count() > 0 ? t.total : t.stall});
+  return std::clamp<Nanos>(shortest / 10, std::chrono::milliseconds(5), std::chrono::milliseconds(100));
+}
+
+std::optional<Status> HttpLoop::Impl::overdue(const Slot& slot) const {
+  const FetchTimeouts& t = settings_.timeouts;
+  const auto seconds = [](auto limit) { return std::chrono::duration<double>(limit).count(); };
+  if (slot.job->request.stop.stop_requested()) return Status(Reason::kStopped, "no longer wanted");
+  if (!slot.has_first_byte && now_ - slot.started > t.first_byte) {
+    return Status(Reason::kFetchTimeout, fmt::format("no first byte of an answer within {} s", seconds(t.first_byte)));
+  }
+  if (slot.has_first_byte && now_ - slot.last_progress > t.stall) {
+    return Status(Reason::kFetchTimeout,
+                  fmt::format("stalled: nothing more for {} s, {}", seconds(t.stall), slot.answer.progress()));
+  }
+  if (t.total.count() > 0 && now_ - slot.started > t.total) {
+    return Status(Reason::kFetchTimeout,
+                  fmt::format("not complete within {} s in all, {}", seconds(t.total), slot.answer.progress()));
+  }
+  return std::nullopt;
+}
+
+void HttpLoop::Impl::sweep() {
+  next_sweep_ = now_ + sweep_interval();
+  for (std::size_t i = active_.size(); i-- > 0;) {  // backwards: finish moves the last one into the gap
+    Slot& slot = *active_[i];
+    std::optional<Status> why = overdue(slot);
+    if (!why) continue;
+    curl_multi_remove_handle(multi_.get(), slot.easy.get());
+    finish(slot, Outcome::failed(*std::move(why)));
+  }
+}
+
+void HttpLoop::Impl::finish(Slot& slot, Outcome outcome) {
+  outcome.took = now_ - slot.started;
+  const Code code = outcome.status.code();
+  if (outcome.status.ok() || slot.answer.head().status > 0) has_answers_ = true;
+  if (outcome.status.reason() == Reason::kFetchConnect) has_answers_ = false;
+  if (code != Code::kOk && code != Code::kCancelled)
+    outcome.status = std::move(outcome.status).with(slot.job->at.shown());
+  std::unique_ptr<Job> job = std::move(slot.job);
+  const std::size_t at = slot.at;
+  std::swap(active_[at], active_.back());
+  active_[at]->at = at;
+  free_.push_back(std::move(active_.back()));
+  active_.pop_back();
+  owner_.settle(worker_, std::move(job), std::move(outcome));
+}
+
+Outcome HttpLoop::Impl::outcome_of(Slot& slot, CURLcode code) {
+  Answer& answer = slot.answer;
+  const int status = answer.head().status;
+  // We end a transfer ourselves when the rest of a body is not wanted; curl calls that a write error.
+  const bool has_ended = code == CURLE_OK || code == CURLE_WRITE_ERROR;
+  if (!has_ended) {
+    Outcome outcome = Outcome::failed(transport_error(slot, code));
+    outcome.is_throttled = outcome.status.reason() == Reason::kFetchFdLimit;
+    return outcome;
+  }
+  if (!answer.is_success() && status != 416)
+    return slot.dialect->explain(*slot.job, slot.wire, answer.head(), answer.error_body());
+  Result<FetchedObject> object = answer.finish();
+  if (!object.ok()) return Outcome::failed(std::move(object).status());
+  Outcome outcome;
+  outcome.object = std::move(object).value();
+  return outcome;
+}
+
+Status HttpLoop::Impl::transport_error(const Slot& slot, CURLcode code) const {
+  const char* text = slot.error_text[0] ? slot.error_text.data() : curl_easy_strerror(code);
+  const bool is_in_body = slot.answer.is_success() && slot.answer.n_received() > 0;
+  switch (code) {
+    case CURLE_PARTIAL_FILE:
+      return {Reason::kFetchShortBody, "the body ended early: " + slot.answer.progress()};
+    case CURLE_RECV_ERROR:
+      if (is_in_body)
+        return {Reason::kFetchShortBody, fmt::format("the connection broke ({}): {}", text, slot.answer.progress())};
+      return {Reason::kFetchConnect, text};
+    case CURLE_OPERATION_TIMEDOUT:
+      return {Reason::kFetchTimeout, fmt::format("no connection within {} s",
+                                                 std::chrono::duration<double>(settings_.timeouts.connect).count())};
+    case CURLE_PEER_FAILED_VERIFICATION:
+    case CURLE_SSL_CONNECT_ERROR:
+    case CURLE_SSL_CACERT_BADFILE:
+    case CURLE_SSL_ISSUER_ERROR:
+    case CURLE_SSL_CERTPROBLEM:
+      return {Reason::kFetchTls,
+              fmt::format("{} (CA file: {})", text, settings_.ca_file.empty() ? "the system's" : settings_.ca_file)};
+    case CURLE_TOO_MANY_REDIRECTS:
+      return {Reason::kFetchRedirect, fmt::format("more than {} redirects", kMaxRedirects)};
+    case CURLE_URL_MALFORMAT:
+      return {Reason::kMediaScheme, "no URL that can be fetched"};
+    case CURLE_UNSUPPORTED_PROTOCOL:
+    case CURLE_WEIRD_SERVER_REPLY:
+    case CURLE_BAD_CONTENT_ENCODING:
+      return {Reason::kFetchServer, fmt::format("no proper HTTP answer ({})", text)};
+    case CURLE_OUT_OF_MEMORY:
+      return {Reason::kBudget, "no memory for a connection"};
+    default:
+      break;
+  }
+  if (slot.lacks_descriptors)
+    return {Reason::kFetchFdLimit,
+            "too many open files for another connection; raise ulimit -n or lower fetch_concurrency"};
+  return {Reason::kFetchConnect, text};
+}
+
+std::size_t HttpLoop::Impl::on_header(char* data, std::size_t size, std::size_t n, void* user) {
+  auto& slot = *static_cast<Slot*>(user);
+  slot.has_first_byte = true;
+  slot.last_progress = slot.loop->now_;
+  slot.answer.on_header({data, size * n});
+  return size * n;
+}
+
+std::size_t HttpLoop::Impl::on_body(char* data, std::size_t size, std::size_t n, void* user) {
+  auto& slot = *static_cast<Slot*>(user);
+  slot.last_progress = slot.loop->now_;
+  return slot.answer.on_body({data, size * n}) ? size * n : 0;
+}
+
+curl_socket_t HttpLoop::Impl::open_socket(void* user, curlsocktype, curl_sockaddr* address) {
+  auto& slot = *static_cast<Slot*>(user);
+  const int fd = socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
+  if (fd < 0) {
+    slot.lacks_descriptors = errno == EMFILE || errno == ENFILE;
+    return CURL_SOCKET_BAD;
+  }
+  auto& watched = slot.loop->watched_;
+  if (watched.size() <= static_cast<std::size_t>(fd)) watched.resize(static_cast<std::size_t>(fd) + 64);
+  watched[static_cast<std::size_t>(fd)] = {true, 0, 0};
+  return fd;
+}
+
+int HttpLoop::Impl::close_socket(void* user, curl_socket_t fd) {
+  auto& watched = static_cast<Impl*>(user)->watched_;
+  if (static_cast<std::size_t>(fd) < watched.size())
+    watched[static_cast<std::size_t>(fd)] = {};  // closing takes it out of epoll
+  return close(fd);
+}
+
+void HttpLoop::Impl::watch(int fd, std::uint32_t wanted) {
+  if (watched_.size() <= static_cast<std::size_t>(fd)) watched_.resize(static_cast<std::size_t>(fd) + 64);
+  Watched& watched = watched_[static_cast<std::size_t>(fd)];
+  watched.wanted = wanted;
+  // Between two requests of a kept connection the interest goes and comes back: for sockets of ours epoll may keep it
+  // meanwhile.
+  if (wanted == watched.told || (wanted == 0 && watched.is_ours)) return;
+  epoll_event event{};
+  event.events = wanted;
+  event.data.fd = fd;
+  const int operation = wanted == 0 ? EPOLL_CTL_DEL : watched.told == 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD;
+  if (epoll_ctl(epoll_, operation, fd, &event) != 0 && operation == EPOLL_CTL_ADD && errno == EEXIST) {
+    epoll_ctl(epoll_, EPOLL_CTL_MOD, fd, &event);
+  }
+  watched.told = wanted;
+}
+
+int HttpLoop::Impl::on_socket(CURL*, curl_socket_t fd, int what, void* user, void*) {
+  std::uint32_t wanted = 0;
+  if (what == CURL_POLL_IN || what == CURL_POLL_INOUT) wanted |= EPOLLIN;
+  if (what == CURL_POLL_OUT || what == CURL_POLL_INOUT) wanted |= EPOLLOUT;
+  static_cast<Impl*>(user)->watch(fd, wanted);
+  return 0;
+}
+
+int HttpLoop::Impl::on_timer(CURLM*, long timeout_ms, void* user) {
+  auto& loop = *static_cast<Impl*>(user);
+  loop.curl_due_ = timeout_ms < 0 ? Nanos::max() : loop.clock_.now() + std::chrono::milliseconds(timeout_ms);
+  return 0;
+}
+
+HttpLoop::HttpLoop(JobOwner& owner, Dialect& s3, Dialect& plain, HttpSettings settings, const Clock& clock)
+    : impl_(std::make_unique<Impl>(owner, s3, plain, std::move(settings), clock)) {}
+HttpLoop::~HttpLoop() = default;
+Status HttpLoop::start(int worker) { return impl_->start(worker); }
+void HttpLoop::wake() { impl_->wake(); }
+void HttpLoop::stop() { impl_->stop(); }
+
+}  // namespace stoker

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "base/clock.h"
+#include "source/http/dialect.h"
+#include "source/job.h"
+
+namespace stoker {
+
+struct HttpSettings {
+  FetchTimeouts timeouts;
+  std::uint64_t max_object_bytes = 0;
+  std::string ca_file;  ///< empty: the system's
+  bool verify_tls = true;
+};
+
+/// One thread that carries many HTTP requests at a time: libcurl's multi interface over epoll, connections and handles
+/// reused.
+///
+/// Not libcurl's own poll loop: that looks at every connection on every turn, this one only at those where something
+/// happened, so 1,024 in flight cost per request what 32 do.
+class HttpLoop {
+ public:
+  /// Everything borrowed must outlive the loop. `worker` is its number at the owner, who calls `wake` when there is
+  /// work.
+  HttpLoop(JobOwner& owner, Dialect& s3, Dialect& plain, HttpSettings settings, const Clock& clock);
+  ~HttpLoop();
+  HttpLoop(const HttpLoop&) = delete;
+  HttpLoop& operator=(const HttpLoop&) = delete;
+
+  /// @return kInternal or FETCH_FD_LIMIT if the system refuses what a loop needs.
+  Status start(int worker);
+  /// Threads: any. Async-signal-cheap: one write.
+  void wake();
+  /// Every job in flight is settled with STOPPED; returns when the thread has ended.
+  void stop();
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace stoker

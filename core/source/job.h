@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "source/source.h"
+#include "source/url.h"
+
+namespace stoker {
+
+/// One request on its way through queue, tries and retries. Owned by exactly one of them at a time.
+struct Job {
+  FetchRequest request;
+  Location at;
+  FetchDone done;
+  std::uint64_t sequence = 0;  ///< order of submission
+  int n_tries = 0;             ///< that have ended
+  int n_failures = 0;          ///< of these, the ones that count for backoff
+  std::optional<Nanos> failing_since;
+};
+
+/// How one try ended, and what the retry policy needs to know about it.
+struct Outcome {
+  Status status;  ///< ok: `object` is the answer
+  FetchedObject object;
+  std::optional<Nanos> retry_after;  ///< the store's own wish
+  bool is_throttled = false;
+  bool try_again_now =
+      false;  ///< something was learned (a region, fresh credentials) that makes the next try another one
+  Nanos took{0};
+
+  static Outcome failed(Status why) {
+    Outcome outcome;
+    outcome.status = std::move(why);
+    return outcome;
+  }
+  static Outcome failed(Reason reason, std::string message) { return failed(Status(reason, std::move(message))); }
+};
+
+/// Where the threads that do the work get jobs and leave their outcomes.
+class JobOwner {
+ public:
+  virtual ~JobOwner() = default;
+  /// The next job for this worker, or nothing; then `look_again` is when a waiting retry becomes due (Nanos::max():
+  /// wait to be woken).
+  virtual std::unique_ptr<Job> take(int worker, Nanos now, Nanos& look_again) = 0;
+  /// Ends a try: the worker's slot is free, and the job is answered or queued again.
+  virtual void settle(int worker, std::unique_ptr<Job> job, Outcome outcome) = 0;
+};
+
+}  // namespace stoker
