@@ -1,0 +1,160 @@
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "bind.h"
+#include "media/image.h"
+
+namespace nb = nanobind;
+
+namespace stoker {
+namespace {
+
+using Pixels = nb::ndarray<const std::uint8_t, nb::shape<-1, -1, 3>, nb::c_contig, nb::device::cpu>;
+using Array = nb::ndarray<nb::numpy, std::uint8_t>;
+
+std::span<const std::byte> span_of(const nb::bytes& data) {
+  return {reinterpret_cast<const std::byte*>(data.c_str()), data.size()};
+}
+
+ImageOptions options_of(bool exif, const std::string& alpha, const std::string& grey16, std::int64_t max_pixels,
+                        int max_scans) {
+  ImageOptions options;
+  options.is_exif_applied = exif;
+  options.alpha = alpha == "white" ? AlphaRule::kWhite : AlphaRule::kDrop;
+  options.grey16 = grey16 == "scale" ? Grey16Rule::kScale : Grey16Rule::kClip;
+  options.limits.max_pixels = max_pixels;
+  options.limits.max_scans = max_scans;
+  return options;
+}
+
+RgbImage image_of(const Pixels& pixels) {
+  RgbImage image;
+  image.height_px = static_cast<int>(pixels.shape(0));
+  image.width_px = static_cast<int>(pixels.shape(1));
+  image.pixels.assign(pixels.data(), pixels.data() + pixels.size());
+  return image;
+}
+
+Array array_of(RgbImage image) {
+  auto held = std::make_unique<RgbImage>(std::move(image));
+  const auto height = static_cast<std::size_t>(held->height_px);
+  const auto width = static_cast<std::size_t>(held->width_px);
+  std::uint8_t* data = held->pixels.data();
+  const nb::capsule owner(held.release(), [](void* p) noexcept { delete static_cast<RgbImage*>(p); });
+  return Array(data, {height, width, 3}, owner);
+}
+
+Array empty_patches(const PatchGeometry& to) {
+  auto data = std::make_unique<std::uint8_t[]>(to.n_bytes());
+  std::uint8_t* raw = data.release();
+  const nb::capsule owner(raw, [](void* p) noexcept { delete[] static_cast<std::uint8_t*>(p); });
+  const auto p = static_cast<std::size_t>(to.patch);
+  return Array(raw, {to.n_patches(), 3, p, p}, owner);
+}
+
+PatchGeometry geometry_of(std::pair<int, int> target, int patch, int merge) {
+  const PatchGeometry to{target.first, target.second, patch, merge};
+  if (patch < 1 || merge < 1 || to.height_px < 1 || to.width_px < 1 || to.height_px % (patch * merge) != 0 ||
+      to.width_px % (patch * merge) != 0) {
+    throw nb::value_error("target sides must be positive multiples of patch * merge");
+  }
+  return to;
+}
+
+nb::dict dict_of(const Probe& probe) {
+  nb::dict out;
+  if (!probe.info) {
+    out["need"] = nb::make_tuple(probe.need_begin, probe.need_end);
+    return out;
+  }
+  const ImageInfo& info = *probe.info;
+  out["format"] = info.format == ImageFormat::kJpeg ? "jpeg" : "png";
+  out["height"] = info.height_px;
+  out["width"] = info.width_px;
+  out["orientation"] = info.orientation;
+  out["interlaced"] = info.interlaced;
+  out["scratch_bytes"] = info.scratch_bytes;
+  return out;
+}
+
+}  // namespace
+
+void bind_media(nb::module_& m) {
+  m.def(
+      "probe_image",
+      [](const nb::bytes& prefix, std::uint64_t total_bytes, std::int64_t max_pixels) {
+        ImageLimits limits;
+        limits.max_pixels = max_pixels;
+        return dict_of(value_or_throw(probe(span_of(prefix), total_bytes, limits)));
+      },
+      nb::arg("prefix"), nb::arg("total_bytes") = 0, nb::kw_only(), nb::arg("max_pixels") = ImageLimits().max_pixels,
+      "What a picture's first bytes say, as a dict; or {'need': (begin, end)}, the bytes that are missing.");
+  m.def(
+      "decode_image",
+      [](const nb::bytes& data, bool exif, const std::string& alpha, const std::string& grey16, std::int64_t max_pixels,
+         int max_scans) {
+        auto image = [&] {
+          const nb::gil_scoped_release unlocked;
+          return decode_rgb(span_of(data), options_of(exif, alpha, grey16, max_pixels, max_scans));
+        }();
+        return array_of(value_or_throw(std::move(image)));
+      },
+      nb::arg("data"), nb::kw_only(), nb::arg("exif") = true, nb::arg("alpha") = "white", nb::arg("grey16") = "scale",
+      nb::arg("max_pixels") = ImageLimits().max_pixels, nb::arg("max_scans") = ImageLimits().max_scans,
+      "Decodes a JPEG or PNG to a (height, width, 3) uint8 array.");
+  m.def(
+      "resize",
+      [](const Pixels& pixels, std::pair<int, int> size) {
+        const RgbImage image = image_of(pixels);
+        auto resized = [&] {
+          const nb::gil_scoped_release unlocked;
+          return resize_rgb(image, size.first, size.second);
+        }();
+        return array_of(value_or_throw(std::move(resized)));
+      },
+      nb::arg("pixels").noconvert(), nb::arg("size"),
+      "Bicubic resize of a (height, width, 3) uint8 array to (height, width), as the torchvision backend does it.");
+  m.def(
+      "image_patches",
+      [](const nb::bytes& data, std::pair<int, int> target, int patch, int merge, bool exif, const std::string& alpha,
+         const std::string& grey16, std::int64_t max_pixels, int max_scans) {
+        const PatchGeometry to = geometry_of(target, patch, merge);
+        Array patches = empty_patches(to);
+        auto* out = static_cast<std::uint8_t*>(patches.data());
+        check_or_throw([&]() -> Status {
+          const nb::gil_scoped_release unlocked;
+          const ImageOptions options = options_of(exif, alpha, grey16, max_pixels, max_scans);
+          const auto file = span_of(data);
+          STOKER_TRY(const Probe found, probe(file, file.size(), options.limits));
+          if (!found.info) return {Reason::kImgTruncated, "ends inside the header"};
+          return PatchDecoder().decode(file, *found.info, to, options, out);
+        }());
+        return patches;
+      },
+      nb::arg("data"), nb::arg("target"), nb::arg("patch") = 16, nb::arg("merge") = 2, nb::kw_only(),
+      nb::arg("exif") = true, nb::arg("alpha") = "white", nb::arg("grey16") = "scale",
+      nb::arg("max_pixels") = ImageLimits().max_pixels, nb::arg("max_scans") = ImageLimits().max_scans,
+      "An encoded picture as (n_patches, 3, patch, patch) uint8 patches of the upright target size (height, width).");
+  m.def(
+      "image_patches",
+      [](const Pixels& pixels, std::pair<int, int> target, int patch, int merge) {
+        const PatchGeometry to = geometry_of(target, patch, merge);
+        Array patches = empty_patches(to);
+        const RgbImage image = image_of(pixels);
+        check_or_throw([&]() -> Status {
+          const nb::gil_scoped_release unlocked;
+          return PatchDecoder().patches_of(image, to, static_cast<std::uint8_t*>(patches.data()));
+        }());
+        return patches;
+      },
+      nb::arg("pixels").noconvert(), nb::arg("target"), nb::arg("patch") = 16, nb::arg("merge") = 2);
+}
+
+}  // namespace stoker

@@ -1,0 +1,146 @@
+#include "media/image.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "media/colour_kernels.h"
+#include "media/jpeg/jpeg.h"
+#include "media/jpeg/jpeg_header.h"
+#include "media/limits.h"
+#include "media/png/png.h"
+#include "media/png/png_header.h"
+#include "media/resampler.h"
+#include "media/sniff.h"
+#include "media/targets.h"
+#include "media/transposer.h"
+
+namespace stoker {
+namespace {
+
+constexpr int kFirstTransposed = 5;  // orientations 5 to 8
+
+Status check_geometry(const PatchGeometry& to) {
+  const int factor = to.patch * to.merge;
+  if (to.patch >= 1 && to.merge >= 1 && to.height_px >= factor && to.width_px >= factor && to.height_px % factor == 0 &&
+      to.width_px % factor == 0) {
+    return {};
+  }
+  return {Reason::kInternal,
+          fmt::format("{}x{} is no grid of patches of {} merged by {}", to.width_px, to.height_px, to.patch, to.merge)};
+}
+
+/// Everything one thread needs to bring pictures into any target; kept between pictures.
+class Pipeline {
+ public:
+  Status run(std::span<const std::byte> file, const ImageInfo& info, const ImageOptions& options, int height, int width,
+             RowTarget& target) {
+    const int orientation = options.is_exif_applied ? info.orientation : 1;
+    if (orientation >= kFirstTransposed) {
+      transposer_.start(info.height_px, info.width_px, orientation);
+      STOKER_CHECKED(decode(file, info, options, transposer_));
+      resampler_.start(info.width_px, info.height_px, height, width, {}, target);
+      STOKER_CHECKED(transposer_.send(resampler_));
+    } else {
+      const Mirror mirror{orientation == 2 || orientation == 3, orientation == 3 || orientation == 4};
+      resampler_.start(info.height_px, info.width_px, height, width, mirror, target);
+      STOKER_CHECKED(decode(file, info, options, resampler_));
+    }
+    if (!resampler_.is_complete()) return {Reason::kInternal, "a decoder ended without all rows"};
+    return {};
+  }
+
+  Status run(const RgbImage& image, int height, int width, RowTarget& target) {
+    resampler_.start(image.height_px, image.width_px, height, width, {}, target);
+    const auto n = static_cast<std::size_t>(image.width_px);
+    const std::size_t stride = round_up(n, 64) + kRowSlackBytes;
+    auto* rows = rows_.get<std::uint8_t>(6 * stride);
+    for (int y = 0; y < image.height_px; y += 2) {
+      RowPair pair{};
+      for (std::size_t i = 0; i < 2; ++i) {
+        const auto row = static_cast<std::size_t>(std::min(y + static_cast<int>(i), image.height_px - 1));
+        for (std::size_t c = 0; c < 3; ++c) {
+          std::uint8_t* to = rows + (i * 3 + c) * stride;
+          for (std::size_t x = 0; x < n; ++x) to[x] = image.pixels[(row * n + x) * 3 + c];
+          pair.rows[i][c] = to;
+        }
+      }
+      STOKER_CHECKED(resampler_.take(y, pair));
+    }
+    return {};
+  }
+
+ private:
+  Status decode(std::span<const std::byte> file, const ImageInfo& info, const ImageOptions& options, RowSink& sink) {
+    if (info.format == ImageFormat::kPng) return png_.decode(file, info, options, sink);
+    return jpeg_.decode(file, info, options.limits, sink);
+  }
+
+  JpegDecoder jpeg_;
+  PngDecoder png_;
+  Resampler resampler_;
+  Transposer transposer_;
+  Scratch rows_;
+};
+
+}  // namespace
+
+Result<Probe> probe(std::span<const std::byte> prefix, std::uint64_t total_bytes, const ImageLimits& limits) {
+  if (prefix.empty() && total_bytes == 0) return Status(Reason::kImgEmpty, "0 bytes");
+  STOKER_TRY(const auto format, sniff(prefix, total_bytes != 0 && prefix.size() >= total_bytes));
+  if (!format) return need_more(prefix.size(), prefix.size() + 1, total_bytes);
+  STOKER_TRY(Probe found, *format == ImageFormat::kPng ? probe_png(prefix, total_bytes, limits)
+                                                       : probe_jpeg(prefix, total_bytes, limits));
+  return found;
+}
+
+struct PatchDecoder::Impl {
+  Pipeline pipeline;
+  PatchTarget target;
+};
+
+PatchDecoder::PatchDecoder() : impl_(std::make_unique<Impl>()) {}
+PatchDecoder::~PatchDecoder() = default;
+PatchDecoder::PatchDecoder(PatchDecoder&&) noexcept = default;
+PatchDecoder& PatchDecoder::operator=(PatchDecoder&&) noexcept = default;
+
+Status PatchDecoder::decode(std::span<const std::byte> file, const ImageInfo& info, const PatchGeometry& to,
+                            const ImageOptions& options, std::uint8_t* patches) {
+  STOKER_CHECKED(check_geometry(to));
+  impl_->target.start(to, patches);
+  return impl_->pipeline.run(file, info, options, to.height_px, to.width_px, impl_->target);
+}
+
+Status PatchDecoder::patches_of(const RgbImage& image, const PatchGeometry& to, std::uint8_t* patches) {
+  STOKER_CHECKED(check_geometry(to));
+  impl_->target.start(to, patches);
+  return impl_->pipeline.run(image, to.height_px, to.width_px, impl_->target);
+}
+
+Result<RgbImage> decode_rgb(std::span<const std::byte> file, const ImageOptions& options) {
+  STOKER_TRY(const Probe found, probe(file, file.size(), options.limits));
+  if (!found.info) return Status(Reason::kImgTruncated, fmt::format("ends at byte {}, inside the header", file.size()));
+  RgbImage image;
+  image.height_px = found.info->upright_height_px(options.is_exif_applied);
+  image.width_px = found.info->upright_width_px(options.is_exif_applied);
+  image.pixels.resize(static_cast<std::size_t>(image.height_px) * static_cast<std::size_t>(image.width_px) * 3);
+  ImageTarget target(image);
+  Pipeline pipeline;
+  STOKER_CHECKED(pipeline.run(file, *found.info, options, image.height_px, image.width_px, target));
+  return image;
+}
+
+Result<RgbImage> resize_rgb(const RgbImage& image, int height_px, int width_px) {
+  if (image.height_px < 1 || image.width_px < 1 || height_px < 1 || width_px < 1)
+    return Status(Reason::kInternal, "a side is not positive");
+  RgbImage resized;
+  resized.height_px = height_px;
+  resized.width_px = width_px;
+  resized.pixels.resize(static_cast<std::size_t>(height_px) * static_cast<std::size_t>(width_px) * 3);
+  ImageTarget target(resized);
+  Pipeline pipeline;
+  STOKER_CHECKED(pipeline.run(image, height_px, width_px, target));
+  return resized;
+}
+
+}  // namespace stoker

@@ -1,0 +1,129 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "base/result.h"
+#include "data/rgb.h"
+
+namespace stoker {
+
+enum class ImageFormat : std::uint8_t { kJpeg, kPng };
+
+/// What the bytes before the first pixel say about a picture.
+struct ImageInfo {
+  ImageFormat format = ImageFormat::kJpeg;
+  int height_px = 0;  ///< as stored, before the EXIF orientation is applied
+  int width_px = 0;
+  int orientation = 1;      ///< EXIF 1..8; broken or absent counts as 1
+  bool interlaced = false;  ///< interlaced PNG, or JPEG in several scans (progressive)
+  std::size_t scratch_bytes =
+      0;  ///< whole-picture buffers that decoding needs: lease them before `PatchDecoder::decode`
+
+  /// Height and width as a viewer shows the picture; `is_exif_applied` as in ImageOptions.
+  int upright_height_px(bool is_exif_applied = true) const {
+    return is_exif_applied && orientation >= 5 ? width_px : height_px;
+  }
+  int upright_width_px(bool is_exif_applied = true) const {
+    return is_exif_applied && orientation >= 5 ? height_px : width_px;
+  }
+};
+
+/// Fences against hostile or absurd files, all checked before memory in proportion to the claim is taken.
+struct ImageLimits {
+  std::int64_t max_pixels = 178956970;
+  int max_scans = 500;  ///< of a JPEG in several scans; each costs a pass over the whole picture
+};
+
+enum class AlphaRule : std::uint8_t {
+  kWhite,  ///< blended on white: t = 255 * (255 - a) + c * a + 128, ((t >> 8) + t) >> 8 per channel
+  kDrop,   ///< colour as stored, whatever lies under the transparent part (what Pillow's convert("RGB") does)
+};
+enum class Grey16Rule : std::uint8_t {
+  kScale,  ///< (v * 255 + 32767) / 65535, for every 16-bit sample, colour and alpha too
+  kClip,   ///< min(v, 255) for grey without alpha, the high byte for all others (what Pillow's convert("RGB") does)
+};
+
+/// Decides pixels: part of a run's fingerprint.
+struct ImageOptions {
+  bool is_exif_applied = true;
+  AlphaRule alpha = AlphaRule::kWhite;
+  Grey16Rule grey16 = Grey16Rule::kScale;
+  ImageLimits limits;
+};
+
+/// Either what was found, or the bytes that are missing to find it.
+struct Probe {
+  std::optional<ImageInfo> info;
+  /// [need_begin, need_end): fetch these and probe again with the longer prefix. Empty when `info` is there.
+  std::uint64_t need_begin = 0;
+  std::uint64_t need_end = 0;
+};
+
+/// Reads a picture's size and orientation from the beginning of its file. Content decides, never a name.
+/// The orientation is that of the metadata in front of the pixels: a PNG whose eXIf chunk follows IDAT counts as
+/// upright.
+///
+/// @param prefix       The first bytes of the object, as many as the caller has.
+/// @param total_bytes  Size of the whole object, 0 if unknown.
+/// @return kBadSample: IMG_EMPTY, IMG_NOT_AN_IMAGE, IMG_UNSUPPORTED (message shows the sniffed kind and the first 16
+/// bytes),
+///         IMG_TOO_LARGE, IMG_CORRUPT, or IMG_TRUNCATED if `prefix` is the whole object and the header is not complete.
+/// Threads: any. Allocates nothing on success.
+Result<Probe> probe(std::span<const std::byte> prefix, std::uint64_t total_bytes, const ImageLimits& limits);
+
+/// The target of a decode: upright size in pixels, both sides multiples of patch * merge.
+struct PatchGeometry {
+  int height_px = 0;
+  int width_px = 0;
+  int patch = 16;
+  int merge = 2;
+
+  std::size_t n_patches() const {
+    return static_cast<std::size_t>(height_px / patch) * static_cast<std::size_t>(width_px / patch);
+  }
+  std::size_t n_bytes() const {
+    return n_patches() * 3 * static_cast<std::size_t>(patch) * static_cast<std::size_t>(patch);
+  }
+};
+
+/// Turns encoded pictures into uint8 patches with the pixels of the torchvision backend: decode, orientation, bicubic
+/// resize (ATen uint8, antialiased, horizontal pass first), patch order of the Qwen-VL processors. Rows flow through in
+/// strips; what it needs is kept between calls, so that in steady state it neither allocates nor faults a page of its
+/// own. Threads: one decoder per thread.
+class PatchDecoder {
+ public:
+  PatchDecoder();
+  ~PatchDecoder();
+  PatchDecoder(PatchDecoder&&) noexcept;
+  PatchDecoder& operator=(PatchDecoder&&) noexcept;
+
+  /// @param file     The encoded object, whole; borrowed for the call.
+  /// @param info     What `probe` said about these bytes, under the same limits.
+  /// @param patches  Gets `to.n_bytes()` bytes, (n_patches, 3, patch, patch): patches of one merge group together,
+  /// groups in
+  ///                 raster order. Void unless the Status is ok.
+  /// @return kBadSample: IMG_TRUNCATED, IMG_CORRUPT, IMG_TOO_MANY_SCANS, IMG_UNSUPPORTED; kInternal if `to` is no valid
+  /// geometry.
+  Status decode(std::span<const std::byte> file, const ImageInfo& info, const PatchGeometry& to,
+                const ImageOptions& options, std::uint8_t* patches);
+
+  /// The same for a picture in memory, (height, width, 3) uint8, upright.
+  Status patches_of(const RgbImage& image, const PatchGeometry& to, std::uint8_t* patches);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// A whole picture, upright when `options.is_exif_applied`. For inspection and tests.
+Result<RgbImage> decode_rgb(std::span<const std::byte> file, const ImageOptions& options);
+
+/// Bicubic resize as ATen does it on uint8 with antialiasing. For inspection and tests.
+/// @return kInternal if a side is not positive.
+Result<RgbImage> resize_rgb(const RgbImage& image, int height_px, int width_px);
+
+}  // namespace stoker

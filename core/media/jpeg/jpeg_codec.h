@@ -1,0 +1,74 @@
+#pragma once
+
+#include <csetjmp>
+#include <cstddef>
+#include <cstdio>  // jpeglib.h needs FILE
+#include <span>
+
+#include <jpeglib.h>
+
+#include "base/result.h"
+
+namespace stoker {
+
+/// libjpeg's decompressor with its errors tamed: nothing is printed, and every failure comes back as a Status. The
+/// library reports errors by longjmp; `guarded` is the only place that sets one up, and what runs inside must own
+/// nothing that needs a destructor.
+class JpegCodec {
+ public:
+  JpegCodec() = default;
+  ~JpegCodec();
+  JpegCodec(const JpegCodec&) = delete;
+  JpegCodec& operator=(const JpegCodec&) = delete;
+
+  /// Begins a file (borrowed until the next call): creates the decompressor on first use, forgets the previous file.
+  Status open(std::span<const std::byte> file, int max_scans);
+  /// Calls fn(jpeg_decompress_struct&). Only calls into the library and plain data belong into `fn`.
+  template <typename Fn>
+  Status guarded(Fn fn) {
+    if (run(fn)) return {};
+    return failure();
+  }
+  /// Gives up the file, with all memory the library took for it.
+  void abort();
+  jpeg_decompress_struct& raw() { return decompress_; }
+  /// The bytes not yet read.
+  std::span<const std::byte> rest() const {
+    return {reinterpret_cast<const std::byte*>(source_.next_input_byte), source_.bytes_in_buffer};
+  }
+  void begin_pixels() { is_in_pixels_ = true; }
+
+ private:
+  enum class Trouble : unsigned char { kNone, kLibrary, kTruncated, kDamaged, kTooManyScans };
+  /// Stray bytes tolerated once pixels began; more mean that the scan lost sync.
+  static constexpr int kMaxStrayBytes = 64;
+
+  template <typename Fn>
+  bool run(Fn& fn) {
+    if (setjmp(jump_) != 0) return false;
+    fn(decompress_);
+    return true;
+  }
+  Status failure();
+  static JpegCodec& self(j_common_ptr common) { return *static_cast<JpegCodec*>(common->client_data); }
+  [[noreturn]] void fail(Trouble trouble);
+  static void on_error(j_common_ptr common);
+  static void on_message(j_common_ptr common, int level);
+  static boolean on_empty(j_decompress_ptr decompress);
+  static void on_skip(j_decompress_ptr decompress, long n_bytes);
+  static void on_progress(j_common_ptr common);
+
+  jpeg_decompress_struct decompress_{};
+  jpeg_error_mgr errors_{};
+  jpeg_source_mgr source_{};
+  jpeg_progress_mgr progress_{};
+  std::jmp_buf jump_{};
+  std::size_t file_bytes_ = 0;
+  int max_scans_ = 0;
+  int n_stray_bytes_ = 0;
+  Trouble trouble_ = Trouble::kNone;
+  bool is_created_ = false;
+  bool is_in_pixels_ = false;
+};
+
+}  // namespace stoker

@@ -1,0 +1,227 @@
+#include "media/resample_kernels.h"
+
+#include "media/simd_targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "media/resample_kernels.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "media/simd_blocks-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace stoker::HWY_NAMESPACE {
+
+constexpr size_t kBlockBytes = 16;  // four outputs: two int16 taps each
+constexpr size_t kVectorBlocks = kVectorBytes / kBlockBytes;
+constexpr size_t kGroupBlocks = 4;
+constexpr size_t kGroupVectors = kGroupBlocks / kVectorBlocks;
+constexpr size_t kGroupTableBytes = 2 * kGroupBlocks * kBlockBytes;  // of one pair of taps: shuffles, then weights
+
+/// 16 source bytes for each block of a vector.
+HWY_INLINE VU8 load_windows(const uint8_t* row, const int32_t* base) {
+  const hn::FixedTag<uint8_t, 16> block;
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+  return hn::Combine(U8(), hn::LoadU(block, row + base[1]), hn::LoadU(block, row + base[0]));
+#else
+  return hn::LoadU(block, row + base[0]);
+#endif
+}
+
+/// Both rows' sums to pairs: row 0 in the even lanes, row 1 in the odd ones, clipped to 0..255. Sums fit int16 before
+/// clipping, because the filter overshoots by less than a factor of two.
+HWY_INLINE VI16 pairs_of(VI32 sum0, VI32 sum1, int precision) {
+  const I16 d;
+  const VI16 low = hn::BitCast(d, hn::ShiftRightSame(sum0, precision));
+  const VI16 high = hn::BitCast(d, hn::ShiftLeft<16>(hn::ShiftRightSame(sum1, precision)));
+  return hn::Min(hn::Max(hn::OddEven(high, low), hn::Zero(d)), hn::Set(d, 255));
+}
+
+/// kPairs: the number of pairs of taps if known here, 0 to take it from the table.
+template <int kPairs, bool kOneWindow>
+void horizontal_windows(const HorizontalView& taps, const RowPair& rows, const std::array<int16_t*, 3>& out) {
+  const size_t n_pairs = kPairs > 0 ? static_cast<size_t>(kPairs) : static_cast<size_t>(taps.n_pairs);
+  const VI32 half = hn::Set(I32(), 1 << (taps.precision - 1));
+  for (size_t group = 0; group < static_cast<size_t>(taps.n_groups); ++group) {
+    for (size_t v = 0; v < kGroupVectors; ++v) {
+      const uint8_t* table = taps.table + group * n_pairs * kGroupTableBytes + v * kVectorBytes;
+      const int32_t* base = taps.base + group * kGroupBlocks + v * kVectorBlocks;
+      const size_t to = (group * kGroupBlocks + v * kVectorBlocks) * 8;
+      for (size_t c = 0; c < 3; ++c) {
+        const uint8_t* row0 = rows.rows[0][c];
+        const uint8_t* row1 = rows.rows[1][c];
+        VI32 sum0 = half;
+        VI32 sum1 = half;
+        VU8 window0 = load_windows(row0, base);
+        VU8 window1 = load_windows(row1, base);
+        for (size_t t = 0; t < n_pairs; ++t) {
+          if (!kOneWindow && t > 0) {
+            window0 = load_windows(row0 + 2 * t, base);
+            window1 = load_windows(row1 + 2 * t, base);
+          }
+          const VU8 shuffle = hn::Load(U8(), table + t * kGroupTableBytes);
+          const VI16 weights = hn::BitCast(I16(), hn::Load(U8(), table + t * kGroupTableBytes + kGroupTableBytes / 2));
+          sum0 = dot_pairs(hn::BitCast(I16(), hn::TableLookupBytesOr0(window0, shuffle)), weights, sum0);
+          sum1 = dot_pairs(hn::BitCast(I16(), hn::TableLookupBytesOr0(window1, shuffle)), weights, sum1);
+        }
+        hn::StoreU(pairs_of(sum0, sum1, taps.precision), I16(), out[c] + to);
+      }
+    }
+  }
+}
+
+/// Per output, taps of one row; `n` is a multiple of 16.
+HWY_INLINE int32_t dot(const uint8_t* source, const int16_t* weights, size_t n) {
+  const I16 d;
+  const hn::Half<U8> d8;
+  VI32 sum = hn::Zero(I32());
+  for (size_t i = 0; i < n; i += hn::Lanes(d)) {
+    sum = dot_pairs(hn::PromoteTo(d, hn::LoadU(d8, source + i)), hn::LoadU(d, weights + i), sum);
+  }
+  return hn::GetLane(hn::SumOfLanes(I32(), sum));
+}
+
+void horizontal_dots(const HorizontalView& taps, const RowPair& rows, const std::array<int16_t*, 3>& out) {
+  const auto n_taps = static_cast<size_t>(taps.n_pairs) * 2;
+  const auto* weights = reinterpret_cast<const int16_t*>(taps.table);
+  const int32_t half = 1 << (taps.precision - 1);
+  for (size_t x = 0; x < static_cast<size_t>(taps.n_groups) * kGroupPixels; ++x) {
+    for (size_t c = 0; c < 3; ++c) {
+      for (size_t row = 0; row < 2; ++row) {
+        const int32_t value =
+            (dot(rows.rows[row][c] + taps.base[x], weights + x * n_taps, n_taps) + half) >> taps.precision;
+        out[c][2 * x + row] = static_cast<int16_t>(value < 0 ? 0 : value > 255 ? 255 : value);
+      }
+    }
+  }
+}
+
+void HorizontalPair(const HorizontalView& taps, const RowPair& rows, const std::array<int16_t*, 3>& out) {
+  switch (taps.form) {
+    case HorizontalView::Form::kOneWindow:
+      switch (taps.n_pairs) {
+        case 1:
+          return horizontal_windows<1, true>(taps, rows, out);
+        case 2:
+          return horizontal_windows<2, true>(taps, rows, out);
+        case 3:
+          return horizontal_windows<3, true>(taps, rows, out);
+        case 4:
+          return horizontal_windows<4, true>(taps, rows, out);
+        default:
+          return horizontal_windows<0, true>(taps, rows, out);
+      }
+    case HorizontalView::Form::kSlidingWindow:
+      return horizontal_windows<0, false>(taps, rows, out);
+    case HorizontalView::Form::kDot:
+      return horizontal_dots(taps, rows, out);
+  }
+}
+
+void ZipPair(const RowPair& rows, int n_groups, const std::array<int16_t*, 3>& out) {
+  const hn::FixedTag<uint8_t, 16> d8;
+  const hn::FixedTag<uint8_t, 8> half;
+  const hn::FixedTag<int16_t, 8> d16;
+  for (size_t c = 0; c < 3; ++c) {
+    for (size_t x = 0; x < static_cast<size_t>(n_groups) * kGroupPixels; x += 16) {
+      const auto row0 = hn::LoadU(d8, rows.rows[0][c] + x);
+      const auto row1 = hn::LoadU(d8, rows.rows[1][c] + x);
+      const auto low = hn::InterleaveLower(d8, row0, row1);
+      const auto high = hn::InterleaveUpper(d8, row0, row1);
+      int16_t* to = out[c] + 2 * x;
+      hn::StoreU(hn::PromoteTo(d16, hn::LowerHalf(half, low)), d16, to);
+      hn::StoreU(hn::PromoteTo(d16, hn::UpperHalf(half, low)), d16, to + 8);
+      hn::StoreU(hn::PromoteTo(d16, hn::LowerHalf(half, high)), d16, to + 16);
+      hn::StoreU(hn::PromoteTo(d16, hn::UpperHalf(half, high)), d16, to + 24);
+    }
+  }
+}
+
+/// 16 results of one output row, not yet narrowed: kGroupVectors vectors.
+struct GroupSums {
+  VI32 lane[kGroupVectors];
+};
+
+template <int kPairs>
+HWY_INLINE GroupSums vertical_group(const int16_t* const* pairs, const int32_t* weights, size_t n_pairs, size_t group,
+                                    VI32 half) {
+  GroupSums sums;
+  for (size_t v = 0; v < kGroupVectors; ++v) sums.lane[v] = half;
+  for (size_t t = 0; t < (kPairs > 0 ? static_cast<size_t>(kPairs) : n_pairs); ++t) {
+    const VI16 weight = hn::BitCast(I16(), hn::Set(I32(), weights[t]));
+    const int16_t* from = pairs[t] + group * kGroupPixels * 2;
+    for (size_t v = 0; v < kGroupVectors; ++v) {
+      sums.lane[v] = dot_pairs(hn::Load(I16(), from + v * hn::Lanes(I16())), weight, sums.lane[v]);
+    }
+  }
+  return sums;
+}
+
+template <int kPairs>
+void vertical_two(const VerticalView& taps, const std::array<uint8_t*, 2>& out) {
+  const auto n_pairs = static_cast<size_t>(taps.n_pairs);
+  const VI32 half = hn::Set(I32(), 1 << (taps.precision - 1));
+  const int shift = taps.precision;
+  for (size_t group = 0; group < static_cast<size_t>(taps.n_groups); ++group) {
+    const GroupSums a = vertical_group<kPairs>(taps.pairs[0], taps.weights[0], n_pairs, group, half);
+    const GroupSums b = vertical_group<kPairs>(taps.pairs[1], taps.weights[1], n_pairs, group, half);
+    const uint32_t at = taps.group_offset[group];
+    const hn::FixedTag<uint8_t, 16> row;
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+    const VI16 first = pack_blocks(hn::ShiftRightSame(a.lane[0], shift), hn::ShiftRightSame(a.lane[1], shift));
+    const VI16 second = pack_blocks(hn::ShiftRightSame(b.lane[0], shift), hn::ShiftRightSame(b.lane[1], shift));
+    // Four pixels per 32-bit lane, in the order that packing by blocks left: a0 a2 b0 b2 | a1 a3 b1 b3.
+    const hn::FixedTag<int32_t, 8> d32;
+    alignas(32) static constexpr int32_t kOrder[8] = {0, 4, 1, 5, 2, 6, 3, 7};
+    const auto rows = hn::BitCast(
+        U8(), hn::TableLookupLanes(hn::BitCast(d32, pack_blocks(first, second)), hn::SetTableIndices(d32, kOrder)));
+    hn::StoreU(hn::LowerHalf(row, rows), row, out[0] + at);
+    hn::StoreU(hn::UpperHalf(row, rows), row, out[1] + at);
+#else
+    const auto narrow = [shift](const GroupSums& s) HWY_ATTR {
+      return pack_blocks(pack_blocks(hn::ShiftRightSame(s.lane[0], shift), hn::ShiftRightSame(s.lane[1], shift)),
+                         pack_blocks(hn::ShiftRightSame(s.lane[2], shift), hn::ShiftRightSame(s.lane[3], shift)));
+    };
+    hn::StoreU(narrow(a), row, out[0] + at);
+    hn::StoreU(narrow(b), row, out[1] + at);
+#endif
+  }
+}
+
+void VerticalRows(const VerticalView& taps, const std::array<uint8_t*, 2>& out) {
+  switch (taps.n_pairs) {
+    case 1:
+      return vertical_two<1>(taps, out);
+    case 2:
+      return vertical_two<2>(taps, out);
+    case 3:
+      return vertical_two<3>(taps, out);
+    case 4:
+      return vertical_two<4>(taps, out);
+    default:
+      return vertical_two<0>(taps, out);
+  }
+}
+
+}  // namespace stoker::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace stoker {
+
+HWY_EXPORT(HorizontalPair);
+HWY_EXPORT(ZipPair);
+HWY_EXPORT(VerticalRows);
+
+void horizontal_pair(const HorizontalView& taps, const RowPair& rows, const std::array<std::int16_t*, 3>& out) {
+  HWY_DYNAMIC_DISPATCH(HorizontalPair)(taps, rows, out);
+}
+void zip_pair(const RowPair& rows, int n_groups, const std::array<std::int16_t*, 3>& out) {
+  HWY_DYNAMIC_DISPATCH(ZipPair)(rows, n_groups, out);
+}
+void vertical_rows(const VerticalView& taps, const std::array<std::uint8_t*, 2>& out) {
+  HWY_DYNAMIC_DISPATCH(VerticalRows)(taps, out);
+}
+
+}  // namespace stoker
+#endif  // HWY_ONCE

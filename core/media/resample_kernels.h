@@ -1,0 +1,53 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "media/row_sink.h"
+
+namespace stoker {
+
+/// Pixels are handled in groups of 16: one row of a patch of 16, four blocks of four outputs.
+inline constexpr int kGroupPixels = 16;
+
+/// What the horizontal kernels read. Three forms, by how far apart the taps of four neighbouring outputs lie.
+struct HorizontalView {
+  enum class Form : std::uint8_t {
+    kOneWindow,      ///< all taps of a block lie within 16 bytes: one load, one byte shuffle per pair of taps
+    kSlidingWindow,  ///< each pair of taps of a block lies within 16 bytes: a load and a shuffle per pair
+    kDot,            ///< far apart: per output, a dot product over its contiguous taps
+  };
+  Form form;
+  int n_groups;
+  int n_pairs;  ///< pairs of taps per output
+  int precision;
+  /// kOneWindow, kSlidingWindow: (n_groups, n_pairs, 2, 64): byte shuffles (source byte, zero, next source byte, zero
+  /// per output), then weights as int16 pairs. kDot: (n_groups * 16, n_pairs * 2) int16 weights, padded with zeros to a
+  /// multiple of 16 taps.
+  const std::uint8_t* table;
+  /// Source offset of each block's window, (n_groups, 4); kDot: of each output, (n_groups * 16).
+  const std::int32_t* base;
+};
+
+/// Two source rows to one row of output pairs: out[c] gets, per output pixel, the results of both rows as two int16 in
+/// 0..255.
+void horizontal_pair(const HorizontalView& taps, const RowPair& rows, const std::array<std::int16_t*, 3>& out);
+
+/// The same where the axis does not change: the rows are only interleaved. Writes whole groups.
+void zip_pair(const RowPair& rows, int n_groups, const std::array<std::int16_t*, 3>& out);
+
+/// Two output rows of one plane from row pairs.
+struct VerticalView {
+  int n_groups;
+  int n_pairs;
+  int precision;
+  std::array<const std::int16_t* const*, 2> pairs;  ///< per output row, (n_pairs) pointers to rows of pairs
+  std::array<const std::int32_t*, 2> weights;       ///< per output row, (n_pairs): two int16 in one word
+  const std::uint32_t* group_offset;                ///< (n_groups): where 16 pixels of a row go
+};
+
+/// Writes 16 pixels per group at out[row] + group_offset[group].
+void vertical_rows(const VerticalView& taps, const std::array<std::uint8_t*, 2>& out);
+
+}  // namespace stoker

@@ -1,0 +1,86 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "media/resample_kernels.h"
+#include "media/row_sink.h"
+#include "media/scratch.h"
+#include "media/taps.h"
+
+namespace stoker {
+
+/// Where resized rows go. Rows come in pairs (2k, 2k + 1), ascending or, for a picture stored upside down, descending.
+class RowTarget {
+ public:
+  virtual ~RowTarget() = default;
+  /// Where row `y` of plane `c` begins; 16 pixels of group g are written at group_offsets()[g] from there.
+  virtual std::uint8_t* row(int y, int c) = 0;
+  virtual const std::uint32_t* group_offsets() const = 0;
+  /// All planes of row `y` are written.
+  virtual void finish(int y) = 0;
+};
+
+/// Which way the stored picture is turned against the upright one (EXIF orientations 1 to 4).
+struct Mirror {
+  bool is_left_right = false;
+  bool is_upside_down = false;
+};
+
+/// Resizes a picture that arrives in pairs of rows: horizontal pass at once, into a ring of row pairs; vertical pass as
+/// soon as the rows that an output row needs are there. Holds no more of the picture than the vertical filter reaches.
+/// Threads: one.
+class Resampler final : public RowSink {
+ public:
+  /// Prepares for one picture; `target` is borrowed until its last row.
+  void start(int source_height, int source_width, int height, int width, Mirror mirror, RowTarget& target);
+  Status take(int first, const RowPair& pair) override;
+  /// Whether every output row was written.
+  bool is_complete() const { return next_step_ == n_steps_; }
+
+ private:
+  void make_horizontal();
+  void make_windows(int n_pairs, bool is_one_window);
+  void make_dots();
+  void make_vertical();
+  int upright_row(int step, int which) const;
+  void emit(int step);
+  void copy_rows(int first, const RowPair& pair);
+  std::int16_t* ring_row(int pair, int c) {
+    return ring_ + (static_cast<std::size_t>(pair % ring_pairs_) * 3 + static_cast<std::size_t>(c)) * ring_stride_;
+  }
+
+  int source_height_ = 0;
+  int source_width_ = 0;
+  int height_ = 0;
+  int width_ = 0;
+  int n_groups_ = 0;
+  Mirror mirror_;
+  RowTarget* target_ = nullptr;
+
+  AxisTaps across_;  // horizontal
+  AxisTaps down_;    // vertical
+  HorizontalView horizontal_{};
+  Scratch table_memory_;
+  Scratch base_memory_;
+
+  // vertical: per upright row its first pair, and (height, stride) weights of pairs
+  int vertical_stride_ = 0;
+  std::vector<std::int32_t> first_pair_;
+  std::vector<std::int32_t> n_pairs_;
+  Scratch weight_memory_;
+  std::int32_t* pair_weights_ = nullptr;
+  std::array<std::vector<const std::int16_t*>, 2> pair_pointers_;
+
+  Scratch ring_memory_;
+  std::int16_t* ring_ = nullptr;
+  std::size_t ring_stride_ = 0;  // int16 per plane of a pair
+  int ring_pairs_ = 1;
+
+  int n_steps_ = 0;  // of two output rows
+  int next_step_ = 0;
+  int n_rows_ = 0;  // source rows that have arrived
+};
+
+}  // namespace stoker

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "data/rgb.h"
+#include "media/image.h"
+#include "media/resampler.h"
+#include "media/scratch.h"
+
+namespace stoker {
+
+/// Rows of planes into patches, (n_patches, 3, patch, patch), merge groups together: row ((by * (gw / m) + bx) * m +
+/// my) * m + mx. With patches of 16 the vertical pass writes straight to its final place; other sizes go through a row
+/// of planes.
+class PatchTarget final : public RowTarget {
+ public:
+  void start(const PatchGeometry& geometry, std::uint8_t* patches);
+  std::uint8_t* row(int y, int c) override;
+  const std::uint32_t* group_offsets() const override { return offsets_.data(); }
+  void finish(int y) override;
+
+ private:
+  std::uint8_t* place(int y, int c) const;
+
+  PatchGeometry geometry_;
+  bool is_direct_ = true;
+  std::uint8_t* patches_ = nullptr;
+  std::size_t patch_bytes_ = 0;
+  std::vector<std::uint32_t> offsets_;         // (n_groups)
+  std::vector<std::uint32_t> column_offsets_;  // (patches in a row)
+  Scratch rows_;                               // (2, 3, stride), unless direct
+  std::size_t stride_ = 0;
+};
+
+/// Rows of planes into an interleaved picture.
+class ImageTarget final : public RowTarget {
+ public:
+  explicit ImageTarget(RgbImage& image);
+  std::uint8_t* row(int y, int c) override;
+  const std::uint32_t* group_offsets() const override { return offsets_.data(); }
+  void finish(int y) override;
+
+ private:
+  RgbImage& image_;
+  std::vector<std::uint32_t> offsets_;
+  Scratch rows_;
+  std::size_t stride_ = 0;
+};
+
+}  // namespace stoker
