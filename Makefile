@@ -102,13 +102,13 @@ test-tsan: $(STAMPS)/test  ## C++ tests of what runs in threads, under ThreadSan
 	ctest --preset tsan
 
 test-clang: $(STAMPS)/test  ## everything with Clang and -Wthread-safety; each fuzz target for a second
-	cmake --preset clang --log-level=WARNING -D Python_EXECUTABLE=$(CURDIR)/$(BIN)/python
+	cmake --preset clang --log-level=WARNING -D STOKER_PYTHON=ON -D Python_EXECUTABLE=$(CURDIR)/$(BIN)/python
 	cmake --build --preset clang
 	ctest --preset clang
 
 soak: $(STAMPS)/build $(STAMPS)/test  ## long proofs: minutes each
 	STOKER_SOAK=1 $(BIN)/python -m pytest -m soak --timeout 1800
-	cmake --preset clang --log-level=WARNING -D Python_EXECUTABLE=$(CURDIR)/$(BIN)/python
+	cmake --preset clang --log-level=WARNING -D STOKER_PYTHON=ON -D Python_EXECUTABLE=$(CURDIR)/$(BIN)/python
 	cmake --build --preset clang
 	STOKER_FUZZ_SECONDS=60 ctest --preset clang
 
