@@ -1,0 +1,193 @@
+"""Emulated ranks: processes that ask for data, sleep as long as training would take, and meet at a barrier.
+
+Each rank is a process of its own, as a trainer's ranks are. None of them can hang the others: a rank that fails breaks
+the barrier and says why, the parent watches all of them, every wait is bounded, and a rank whose parent is gone ends
+itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from multiprocessing.synchronize import Barrier
+
+from stoker.ladder.emulation import RankModel
+from stoker.ladder.result import StepRecord
+from stoker.ladder.takers import TakerFactory
+
+__all__ = ["RankFailedError", "RankJob", "run_ranks"]
+
+_END_S = 1.0  # for a rank to end by itself before it is made to
+
+
+class RankFailedError(RuntimeError):
+    """A rank raised, died, or gave no sign of life for too long; the message has its traceback, if there was one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankJob:
+    """What every rank does."""
+
+    make_taker: TakerFactory
+    model: RankModel
+    n_steps: int
+    """The first, which warms up, included."""
+    digest_steps: int
+    """Digests are computed in the first so many steps."""
+    step_timeout_s: float = 180.0
+    """A step that takes longer ends the job."""
+
+
+def run_ranks(job: RankJob, *, n_ranks: int, on_step: Callable[[StepRecord], None]) -> list[StepRecord]:
+    """Runs the ranks to the end; `on_step` is called in this thread for each step of each rank.
+
+    Raises:
+        RankFailedError: One of them did not make it; the others are ended before this is raised.
+    """
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(n_ranks)
+    processes: list[SpawnProcess] = []
+    pipes: dict[Connection, int] = {}
+    records: list[StepRecord] = []
+    try:
+        for rank in range(n_ranks):
+            ours, theirs = context.Pipe(duplex=False)
+            process = context.Process(
+                target=_rank_main, args=(job, rank, n_ranks, barrier, theirs), name=f"stoker-rank-{rank}", daemon=True
+            )
+            with _interrupts_blocked():  # the child inherits it: Ctrl-C is for the parent, which ends the ranks
+                process.start()
+            theirs.close()
+            processes.append(process)
+            pipes[ours] = rank
+        _collect(job, pipes, on_step, records)
+        for process in processes:
+            process.join(_END_S * 5)
+    finally:
+        _end(processes)
+        for pipe in pipes:
+            pipe.close()
+    return records
+
+
+def _collect(
+    job: RankJob, pipes: dict[Connection, int], on_step: Callable[[StepRecord], None], records: list[StepRecord]
+) -> None:
+    """Reads what the ranks send until each has sent all its steps."""
+    running = dict(pipes)
+    while running:
+        ready = multiprocessing.connection.wait(list(running), job.step_timeout_s)
+        if not ready:
+            raise RankFailedError(f"no rank has finished a step within {job.step_timeout_s:.0f} s")
+        for pipe in ready:
+            if not isinstance(pipe, Connection):
+                continue
+            rank = running[pipe]
+            try:
+                message = pipe.recv()
+            except (EOFError, OSError):
+                raise RankFailedError(f"rank {rank} has died without a word") from None
+            if isinstance(message, StepRecord):
+                records.append(message)
+                on_step(message)
+            elif message is None:
+                del running[pipe]
+            else:
+                raise RankFailedError(f"rank {rank} failed: {message}")
+
+
+def _end(processes: list[SpawnProcess]) -> None:
+    for process in processes:
+        if process.is_alive():
+            process.terminate()
+    deadline = time.monotonic() + _END_S
+    for process in processes:
+        process.join(max(0.0, deadline - time.monotonic()))
+        if process.is_alive():
+            process.kill()
+            process.join()
+
+
+@contextlib.contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Holds SIGINT back; one that comes meanwhile is delivered afterwards."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+# --- in the rank's process ---
+
+
+def _rank_main(job: RankJob, rank: int, n_ranks: int, barrier: Barrier, pipe: Connection) -> None:
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    # What a launcher such as torchrun sets; the engine divides the node's CPUs and memory by it.
+    os.environ |= {"LOCAL_WORLD_SIZE": str(n_ranks), "LOCAL_RANK": str(rank), "RANK": str(rank)}
+    os.environ |= {"WORLD_SIZE": str(n_ranks)}
+    try:
+        _run_steps(job, rank, n_ranks, barrier, pipe)
+        pipe.send(None)
+    except threading.BrokenBarrierError:
+        with contextlib.suppress(OSError):  # the rank that broke it says why; this is said only if none did
+            pipe.send(f"the other ranks did not come to the barrier within {job.step_timeout_s:.0f} s")
+    except Exception:
+        # The word before the deed: breaking the barrier makes the other ranks speak, too, and the first is heard.
+        with contextlib.suppress(OSError):
+            pipe.send(traceback.format_exc())
+        barrier.abort()
+        raise SystemExit(1) from None
+
+
+def _run_steps(job: RankJob, rank: int, n_ranks: int, barrier: Barrier, pipe: Connection) -> None:
+    clock = time.perf_counter
+    barrier.wait(job.step_timeout_s)  # all are up
+    asked_at = clock()
+    cpu_at = time.process_time()
+    taker = job.make_taker(model=job.model, rank=rank, n_ranks=n_ranks)
+    try:
+        for step in range(job.n_steps):
+            taken = taker.take()
+            got_at = clock()
+            digests = taken.digests() if step < job.digest_steps else ()
+            time.sleep(max(0.0, got_at + taken.train_s - clock()))  # what the digest took is part of it
+            trained_at = clock()
+            barrier.wait(job.step_timeout_s)
+            met_at = clock()
+            cpu_now = time.process_time()
+            record = StepRecord(
+                rank=rank,
+                step=step,
+                wait_s=got_at - asked_at,
+                train_s=trained_at - got_at,
+                barrier_s=met_at - trained_at,
+                step_s=met_at - asked_at,
+                n_samples=taken.n_samples,
+                n_tokens=taken.n_tokens,
+                n_patches=taken.n_patches,
+                cpu_s=cpu_now - cpu_at,
+                digests=digests,
+            )
+            del taken  # as a trainer lets its last step go before it asks for the next
+            asked_at, cpu_at = met_at, cpu_now
+            pipe.send(record)
+    finally:
+        taker.close()
+
+
+def _die_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

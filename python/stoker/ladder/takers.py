@@ -1,0 +1,41 @@
+"""What a rank asks for its data: the engine, or the loop that people start with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from stoker.ladder.emulation import RankModel
+
+__all__ = ["Taken", "Taker", "TakerFactory"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """One step's data for one rank, already counted. Whoever holds it holds the batches."""
+
+    train_s: float
+    """What the rank's model makes of it."""
+    n_samples: int
+    n_tokens: int
+    n_patches: int
+    digests: Callable[[], tuple[str, ...]]
+    """Computes one digest per micro-batch; takes a while."""
+
+
+class Taker(Protocol):
+    """Gives a rank its data, step by step."""
+
+    def take(self) -> Taken:
+        """Blocks until the next step's data is there."""
+
+    def close(self) -> None:
+        """Ends all that runs in the background."""
+
+
+class TakerFactory(Protocol):
+    """Makes a rank's taker, in the rank's process: pickled on the way there, imports what it needs when called."""
+
+    def __call__(self, *, model: RankModel, rank: int, n_ranks: int) -> Taker:
+        """Starts it."""
