@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-
 from stoker import _core
 
 ROOT = Path(__file__).parents[1]
@@ -42,7 +41,7 @@ PATCH = {"qwen3": 16, "qwen2_5": 14}
 @pytest.mark.parametrize("case", DECODE, ids=lambda case: case["file"])
 @pytest.mark.parametrize("exif", [False, True], ids=["as_stored", "upright"])
 def test_decoded_pixels_are_pillows(case: dict[str, Any], exif: bool) -> None:
-    """Under Pillow's rules for alpha and depth, every file: RGB, grey, CMYK, palette, 16 bits, each EXIF orientation."""
+    """Under Pillow's rules for alpha and depth, every file: RGB, grey, CMYK, palette, 16 bits, all orientations."""
     files = np.load(GOLDENS / "decode_files.npz")
     pixels = _core.decode_image(files[case["file"]].tobytes(), exif=exif, alpha="drop", grey16="clip")
     prefix = "exif_" if exif else ""

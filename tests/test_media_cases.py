@@ -1,0 +1,143 @@
+"""The image cases of tools/cases that are in scope: JPEG, PNG, and what only pretends to be a picture."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from stoker import _core
+
+ROOT = Path(__file__).resolve().parents[1]
+OTHER_FORMATS = {"IMG-16": "GIF", "IMG-30": "BMP", "IMG-31/a.jpg": "WebP", "IMG-32": "BMP"}
+"""Pictures that the cases accept and this build names but does not decode."""
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+    folder = tmp_path_factory.mktemp("cases")
+    subprocess.run(
+        [sys.executable, str(ROOT / "tools" / "cases" / "make_cases.py"), str(folder)], check=True, timeout=300
+    )
+    found = json.loads((folder / "manifest.json").read_text())["cases"]
+    images = [case for case in found if case["kind"] == "image"]
+    assert len(images) > 40
+    return folder, images
+
+
+def code_of(data: bytes, **limits: int) -> tuple[str, str]:
+    """Returns the code and text of the error that decoding gives."""
+    try:
+        _core.decode_image(data, **limits)
+    except Exception as error:
+        return str(getattr(error, "code", "?")), str(error)
+    return "", ""
+
+
+def check_accepted(folder: Path, case: dict[str, Any], data: bytes) -> list[str]:
+    expect = case["expect"]
+    wrong = []
+    pixels = _core.decode_image(data)
+    width, height = expect["size"] if "size" in expect else (pixels.shape[1], pixels.shape[0])
+    if pixels.shape != (height, width, 3):
+        return [f"{pixels.shape} for {width}x{height}"]
+    for probe in expect.get("pixels", []):
+        got = pixels[probe["y"], probe["x"]].astype(int)
+        if np.abs(got - probe["rgb"]).max() > probe["tol"]:
+            wrong.append(f"pixel {probe} is {got}")
+    if (
+        "same_pixels_as" in expect
+        and (pixels != _core.decode_image((folder / expect["same_pixels_as"]).read_bytes())).any()
+    ):
+        wrong.append("pixels differ from the clean file's")
+    if "mean_rgb" in expect and np.abs(pixels.mean(axis=(0, 1)) - expect["mean_rgb"]).max() > expect["mean_tol"]:
+        wrong.append("another mean colour")
+    if "resized" in expect:
+        width, height = expect["resized"]
+        patch = case["config"]["patch_size"]
+        patches = _core.image_patches(data, (height, width), patch, case["config"]["merge_size"])
+        if len(patches) != expect["visual_tokens"] * 4:
+            wrong.append(f"{len(patches)} patches")
+        for probe in expect.get("pixels_after_resize", []):
+            resized = _core.resize(pixels, (height, width))
+            if resized[probe["y"], probe["x"]].tolist() != probe["rgb"]:
+                wrong.append(f"resized pixel {probe} is {resized[probe['y'], probe['x']]}")
+    return wrong
+
+
+def check(folder: Path, case: dict[str, Any]) -> list[str]:
+    data = (folder / case["file"]).read_bytes()
+    expect = case["expect"]
+    other = OTHER_FORMATS.get(case["id"]) or OTHER_FORMATS.get(case["file"])
+    begin = time.monotonic()
+    if other:
+        code, text = code_of(data)
+        return [] if code == "IMG_UNSUPPORTED" and other in text else [f"{code} {text}"]
+    if expect["result"] == "accept":
+        return check_accepted(folder, case, data)
+    if expect["code"] == "IMG_ASPECT":  # the model family's rule, not the decoder's
+        return []
+    code, text = code_of(data)
+    wrong = [] if code == expect["code"] else [f"{code!r} ({text}) for {expect['code']}"]
+    if expect.get("message_has", "") not in text:
+        wrong.append(f"{text!r} lacks {expect['message_has']!r}")
+    if time.monotonic() - begin > expect.get("max_seconds", 5.0):
+        wrong.append("too slow")
+    return wrong
+
+
+def test_every_image_case_comes_out_as_wanted(cases: tuple[Path, list[dict[str, Any]]]) -> None:
+    folder, images = cases
+    wrong = {f"{case['id']} {case['file']}": found for case in images if (found := check(folder, case))}
+    assert wrong == {}
+
+
+def test_nothing_but_the_first_16_bytes_is_shown(cases: tuple[Path, list[dict[str, Any]]]) -> None:
+    folder, _ = cases
+    _, text = code_of((folder / "IMG-08" / "photo.jpg").read_bytes())
+    assert "HTML" in text
+    assert "3c 21 44 4f 43 54 59 50 45 20 68 74 6d 6c 3e 0a" in text
+    assert "Moved" not in text
+
+
+def test_limits_are_the_callers(cases: tuple[Path, list[dict[str, Any]]]) -> None:
+    folder, _ = cases
+    data = (folder / "IMG-07" / "clean.jpg").read_bytes()
+    assert code_of(data, max_pixels=96 * 96) == ("", "")
+    code, text = code_of(data, max_pixels=96 * 96 - 1)
+    assert code == "IMG_TOO_LARGE"
+    assert "96x96 = 9216 px > limit 9215" in text
+
+
+def test_too_large_pictures_take_no_memory(cases: tuple[Path, list[dict[str, Any]]]) -> None:
+    """Decided from the header: neither the pixels nor a progressive file's coefficients are allocated."""
+    import resource
+
+    folder, _ = cases
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for name in ("IMG-18/bomb.png", "IMG-19/huge_baseline.jpg", "IMG-19/huge_progressive.jpg", "IMG-24/text_5MiB.png"):
+        code_of((folder / name).read_bytes())
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 10 * 1024
+
+
+def test_probe_asks_for_the_bytes_that_it_needs(cases: tuple[Path, list[dict[str, Any]]]) -> None:
+    """A phone's JPEG: 60 kB of metadata before the size. Served range by range, the answer is that of the whole file."""
+    folder, _ = cases
+    plain = (folder / "IMG-03" / "orient6.jpg").read_bytes()
+    padded = plain[:2] + b"\xff\xe2" + (60000).to_bytes(2, "big") + bytes(59998) + plain[2:] + bytes(20000)
+    want = _core.probe_image(padded, len(padded))
+    assert (want["height"], want["width"], want["orientation"]) == (32, 64, 6)
+    have, requests = padded[:1024], 1
+    while "need" in (found := _core.probe_image(have, len(padded))):
+        begin, end = found["need"]
+        assert begin == len(have) < end <= len(padded)
+        have += padded[begin:end]
+        requests += 1
+    assert found == want
+    assert requests <= 3
+    assert len(have) < len(padded)
