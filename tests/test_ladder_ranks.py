@@ -18,7 +18,7 @@ from stoker.ladder import LadderResult, RankModel, StepRecord
 from stoker.ladder.python_serial import PythonSerial, to_messages
 from stoker.ladder.ranks import RankFailedError, RankJob, run_ranks
 from stoker.ladder.result import summarise
-from stoker.ladder.takers import Taken
+from stoker.ladder.takers import Weighed
 
 # --- what training costs ---
 
@@ -114,7 +114,7 @@ class FakeLoop:
         self._rank = rank
         self._step = -1
 
-    def take(self) -> Taken:
+    def take(self) -> int:
         self._step += 1
         if self._rank == self._spec.nasty_rank and self._step == self._spec.nasty_step:
             match self._spec.nasty:
@@ -126,8 +126,11 @@ class FakeLoop:
                     os._exit(0)
                 case "hang":
                     time.sleep(600)
-        step, rank = self._step, self._rank
-        return Taken(
+        return self._step
+
+    def weigh(self, data: int) -> Weighed:
+        step, rank = data, self._rank
+        return Weighed(
             train_s=0.002,
             n_samples=1 + rank,
             n_tokens=10,
@@ -275,7 +278,7 @@ def test_the_serial_loop_counts_what_it_prepares(tmp_path: Path) -> None:
             samples_per_step=6,
         )
         loop = spec(model=RankModel(), rank=0, n_ranks=1)
-        taken = loop.take()
+        taken = loop.weigh(loop.take())
         loop.close()
         asked = server.requests()
     assert sorted(seen.name for seen in asked if seen.method == "GET") == sorted(

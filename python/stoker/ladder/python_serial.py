@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.ladder.emulation import RankModel
-from stoker.ladder.takers import Taken
+from stoker.ladder.takers import Weighed
 
 __all__ = ["PythonSerial", "missing_packages"]
 
@@ -67,32 +67,31 @@ class _Loop:
         self._image_processor = transformers.AutoImageProcessor.from_pretrained(spec.model_folder, backend="pil")
         self._rows = self._rank_rows(rank, n_ranks)
 
-    def take(self) -> Taken:
-        """Prepares one sample after another, as many as the step takes."""
-        flops: list[float] = []
-        n_tokens = n_patches = 0
+    def take(self) -> list[tuple[int, list[int]]]:
+        """Prepares one sample after another, as many as the step takes; returns their tokens and images' patches."""
+        taken: list[tuple[int, list[int]]] = []
         held: list[dict[str, Any]] = []
-        tokens_wanted = self._model.n_gpus * self._spec.tokens_per_pack
-        while True:
+        n_wanted = self._spec.samples_per_step
+        n_tokens = 0
+        while len(taken) < n_wanted if n_wanted else n_tokens < self._model.n_gpus * self._spec.tokens_per_pack:
             sample = self._prepare(*next(self._rows))
-            length = len(sample["input_ids"])
-            patches = [int(t * h * w) for t, h, w in sample["image_grid_thw"]]
-            flops.append(self._model.flops([length], patches))
-            n_tokens += length
-            n_patches += sum(patches)
+            taken.append((len(sample["input_ids"]), [t * h * w for t, h, w in sample["image_grid_thw"]]))
+            n_tokens += taken[-1][0]
             held.append(sample)
-            n_wanted = self._spec.samples_per_step
-            if len(flops) == n_wanted or (n_wanted is None and n_tokens >= tokens_wanted):
-                break
-            if len(held) * self._model.n_gpus >= (n_wanted or 64):
-                self._collate(held)  # one GPU's share
+            if len(held) * self._model.n_gpus >= (n_wanted or 128):  # one GPU's share
+                self._collate(held)
                 held.clear()
         self._collate(held)
-        return Taken(
+        return taken
+
+    def weigh(self, data: list[tuple[int, list[int]]]) -> Weighed:
+        """Counts; there is nothing to compare with, so no digest."""
+        flops = [self._model.flops([n_tokens], patches) for n_tokens, patches in data]
+        return Weighed(
             train_s=max(self._model.deal(flops)) / self._model.flops_per_s,
-            n_samples=len(flops),
-            n_tokens=n_tokens,
-            n_patches=n_patches,
+            n_samples=len(data),
+            n_tokens=sum(n_tokens for n_tokens, _ in data),
+            n_patches=sum(sum(patches) for _, patches in data),
             digests=tuple,
         )
 

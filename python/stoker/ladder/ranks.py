@@ -158,10 +158,11 @@ def _run_steps(job: RankJob, rank: int, n_ranks: int, barrier: Barrier, pipe: Co
     taker = job.make_taker(model=job.model, rank=rank, n_ranks=n_ranks)
     try:
         for step in range(job.n_steps):
-            taken = taker.take()
+            data = taker.take()
             got_at = clock()
-            digests = taken.digests() if step < job.digest_steps else ()
-            time.sleep(max(0.0, got_at + taken.train_s - clock()))  # what the digest took is part of it
+            weighed = taker.weigh(data)
+            digests = weighed.digests() if step < job.digest_steps else ()
+            time.sleep(max(0.0, got_at + weighed.train_s - clock()))  # what weighing and digest took is part of it
             trained_at = clock()
             barrier.wait(job.step_timeout_s)
             met_at = clock()
@@ -173,13 +174,13 @@ def _run_steps(job: RankJob, rank: int, n_ranks: int, barrier: Barrier, pipe: Co
                 train_s=trained_at - got_at,
                 barrier_s=met_at - trained_at,
                 step_s=met_at - asked_at,
-                n_samples=taken.n_samples,
-                n_tokens=taken.n_tokens,
-                n_patches=taken.n_patches,
+                n_samples=weighed.n_samples,
+                n_tokens=weighed.n_tokens,
+                n_patches=weighed.n_patches,
                 cpu_s=cpu_now - cpu_at,
                 digests=digests,
             )
-            del taken  # as a trainer lets its last step go before it asks for the next
+            del data, weighed  # as a trainer lets its last step go before it asks for the next
             asked_at, cpu_at = met_at, cpu_now
             pipe.send(record)
     finally:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from stoker.ladder.emulation import RankModel
 
-__all__ = ["Taken", "Taker", "TakerFactory"]
+__all__ = ["Taker", "TakerFactory", "Weighed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
-    """One step's data for one rank, already counted. Whoever holds it holds the batches."""
+class Weighed:
+    """What one step's data amounts to, for one rank."""
 
     train_s: float
     """What the rank's model makes of it."""
@@ -27,8 +27,11 @@ class Taken:
 class Taker(Protocol):
     """Gives a rank its data, step by step."""
 
-    def take(self) -> Taken:
-        """Blocks until the next step's data is there."""
+    def take(self) -> Any:
+        """Blocks until the next step's data is there, and returns it. What this takes is the rank's wait."""
+
+    def weigh(self, data: Any) -> Weighed:
+        """Counts what `take` returned; done while the rank trains."""
 
     def close(self) -> None:
         """Ends all that runs in the background."""

@@ -1,0 +1,227 @@
+"""The command line: ``stoker demo``, ``stoker ladder``."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="stoker",
+    help="Keeps GPUs fed while vision-language models are fine-tuned.",
+    epilog="Start with `stoker demo`: it needs no GPU, no data and no network.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+
+_Json = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object to standard output; progress goes to standard error.")
+]
+_Rungs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--rungs",
+        metavar="NAME[,NAME]",
+        help="Climb only these: python-serial, serial, concurrent, prefetch. Default: all.",
+    ),
+]
+_Steps = Annotated[
+    int | None,
+    typer.Option("--steps", min=1, help="Steps to measure on every rung, after the first. Default: each rung's own."),
+]
+_Ranks = Annotated[int, typer.Option("--ranks", min=1, help="Rank processes; they meet at a barrier every step.")]
+_Gpus = Annotated[int, typer.Option("--gpus-per-rank", min=1, help="H100 GPUs that each rank stands for.")]
+_Output = Annotated[
+    Path | None,
+    typer.Option("--output", help="Folder for ladder.json, ladder.svg and ladder.html. Default: beside the data."),
+]
+
+
+@app.callback()
+def _stoker() -> None:
+    pass
+
+
+@app.command()
+def demo(
+    *,
+    as_json: _Json = False,
+    rungs: _Rungs = None,
+    steps: _Steps = None,
+    ranks: _Ranks = 2,
+    gpus_per_rank: _Gpus = 8,
+    samples: Annotated[int, typer.Option("--samples", min=16, help="Rows of the data set that is made.")] = 640,
+    seed: Annotated[int, typer.Option("--seed", help="The data set and its order follow from it.")] = 17,
+    folder: Annotated[
+        Path | None, typer.Option("--folder", help="Keeps the data set. Default: build/demo in the checkout.")
+    ] = None,
+    output: _Output = None,
+) -> None:
+    """See what waiting for data costs, and what is left of it: the ladder, on data made here.
+
+    Makes a data set from photographs (once), puts it into a storage server on loopback that answers as slowly as a
+    distant object store, and feeds emulated H100 GPUs from it, first by the loop that people start with, then by the
+    engine with ever more of its means. Takes three to four minutes on two cores.
+
+    Each line of the result is one way of loading: seconds waited and trained per step, the **wait ratio** (wait / step
+    time), GPU busy (training / step time), and what it cost in CPU. The digest shows that the engine's batches are the
+    same on every rung.
+    """
+    from stoker.demo.run import DemoOptions, default_folder, served_plan
+    from stoker.ladder.climb import rungs_from
+
+    console = Console(stderr=as_json)
+    with _errors_said():
+        at = folder or default_folder()
+        options = DemoOptions(
+            folder=at / "data",
+            n_samples=samples,
+            seed=seed,
+            rungs=rungs_from(rungs or []),
+            steps=steps,
+            n_ranks=ranks,
+            gpus_per_rank=gpus_per_rank,
+        )
+        _check_packages(options.rungs)
+        with _preparing(console) as say, served_plan(options, say=say) as plan:
+            say(None, 1, 1)
+            _climb(plan, console, output or at, as_json=as_json)
+
+
+@app.command()
+def ladder(
+    run: Annotated[Path, typer.Argument(help="Settings file, such as run.yaml.", exists=True, dir_okay=False)],
+    *,
+    as_json: _Json = False,
+    rungs: _Rungs = None,
+    steps: _Steps = None,
+    ranks: _Ranks = 2,
+    gpus_per_rank: _Gpus = 8,
+    output: _Output = None,
+) -> None:
+    """Climb the ladder on your own data and settings.
+
+    The same rungs as `stoker demo`, with the data, model and storage that the settings name (credentials also from the
+    environment, as usual). The ranks are emulated H100 GPUs that train Qwen3-VL-8B, so no GPU is needed. The last rung
+    runs with the speed settings of the file. Nothing is written but the report.
+    """
+    import stoker
+    from stoker.ladder.climb import Plan, rungs_from
+    from stoker.ladder.emulation import RankModel
+    from stoker.ladder.own import python_serial_of
+
+    console = Console(stderr=as_json)
+    with _errors_said():
+        chosen = rungs_from(rungs or [])
+        _check_packages(chosen)
+        settings = stoker.Settings.load(run)
+        plan = Plan(
+            settings=settings,
+            python_serial=python_serial_of(settings),
+            rungs=chosen,
+            steps=steps,
+            n_ranks=ranks,
+            model=RankModel(n_gpus=gpus_per_rank),
+            facts={"settings": str(run)},
+        )
+        _climb(plan, console, output or run.parent / "ladder", as_json=as_json)
+
+
+def _climb(plan: Any, console: Console, folder: Path, *, as_json: bool) -> None:
+    from stoker.ladder.climb import climb
+    from stoker.ladder.display import Display, result_table
+    from stoker.ladder.report import write_report
+
+    with Display(console, plan) as display:
+        result = climb(plan, display)
+    paths = write_report(result, folder)
+    if not console.is_terminal:  # there the live table stays
+        result_table(console, result.rungs)
+    for path in (paths["html"], paths["json"]):
+        console.print(str(path), markup=False, highlight=False, soft_wrap=True)
+    if as_json:
+        sys.stdout.write(json.dumps(result.to_dict()) + "\n")
+        sys.stdout.flush()
+    if not result.digests_agree:
+        _complain("the engine rungs delivered different batches; this is a fault of Stoker, please report it")
+        raise typer.Exit(1)
+
+
+def _check_packages(rungs: tuple[str, ...]) -> None:
+    from stoker.ladder.python_serial import missing_packages
+
+    missing = missing_packages() if "python-serial" in rungs else []
+    if missing:
+        raise _UserError(
+            f"the rung python-serial needs {', '.join(missing)}: pip install 'stoker[demo]', or leave it out by "
+            "--rungs serial,concurrent,prefetch"
+        )
+
+
+class _UserError(Exception):
+    """Said without a traceback."""
+
+
+@contextlib.contextmanager
+def _errors_said() -> Iterator[None]:
+    """Turns what users can do something about into one line, and Ctrl-C into an exit."""
+    from stoker.errors import StokerError
+    from stoker.ladder.ranks import RankFailedError
+    from stoker.testing import StorageServerError
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        _complain("interrupted")
+        raise typer.Exit(130) from None
+    except (_UserError, StokerError, RankFailedError, StorageServerError, OSError, ValueError) as error:
+        _complain(str(error))
+        raise typer.Exit(1) from None
+
+
+def _complain(message: str) -> None:
+    Console(stderr=True).print(f"stoker: {message}", markup=False, highlight=False, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def _preparing(console: Console) -> Iterator[Any]:
+    """Yields a function that shows how far the preparations are; what it is told last, None, ends the showing."""
+    from rich.progress import Progress
+
+    if not console.is_terminal:
+        said: set[str] = set()
+
+        def say_line(what: str | None, done: int, total: int) -> None:
+            if what is not None and what not in said:
+                said.add(what)
+                console.print(f"{what}: {total}", markup=False, highlight=False)
+
+        yield say_line
+        return
+    with Progress(console=console, transient=True) as progress:
+        tasks: dict[str, Any] = {}
+
+        def say_bar(what: str | None, done: int, total: int) -> None:
+            if what is None:
+                progress.stop()
+                return
+            if what not in tasks:
+                tasks[what] = progress.add_task(what, total=total)
+            progress.update(tasks[what], completed=done)
+
+        yield say_bar
+
+
+def main() -> None:
+    """The program ``stoker``."""
+    app()

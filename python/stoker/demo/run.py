@@ -1,0 +1,120 @@
+"""Runs the demonstration: data set, storage server, ladder, report."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from stoker.demo.dataset import DEFAULT_SEED, Dataset, make_dataset
+from stoker.demo.photos import find_testdata
+from stoker.ladder.climb import RUNGS, Plan
+from stoker.ladder.emulation import RankModel
+from stoker.ladder.python_serial import PythonSerial
+from stoker.testing import Behaviour, Latency, StorageServer
+
+__all__ = ["DemoOptions", "default_folder", "demo_settings", "served_plan"]
+
+_BUCKET = "demo"
+_PREFIX = "chat/"
+_TOKENS_PER_PACK = 16384
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoOptions:
+    """What may be changed about the demonstration."""
+
+    folder: Path
+    """For the data set; kept, so that the next run finds it."""
+    n_samples: int = 640
+    seed: int = DEFAULT_SEED
+    rungs: tuple[str, ...] = tuple(RUNGS)
+    steps: int | None = None
+    n_ranks: int = 2
+    gpus_per_rank: int = 8
+
+
+def default_folder() -> Path:
+    """Returns ``build/demo`` of the checkout, or a folder in the user's cache where there is no checkout."""
+    testdata = find_testdata()
+    if (testdata.parent / "CMakeLists.txt").is_file():
+        return testdata.parent / "build" / "demo"
+    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(cache) / "stoker" / "demo"
+
+
+def demo_settings(*, manifest: str, packs_per_step: int, seed: int, storage: dict[str, Any]) -> dict[str, Any]:
+    """Returns the settings of the demonstration, as a YAML file would hold them."""
+    return {
+        "data": [{"manifest": manifest}],
+        "model": str(find_testdata() / "qwen3-vl"),
+        "seed": seed,
+        "pack": {"tokens_per_pack": _TOKENS_PER_PACK, "packs_per_step": packs_per_step},
+        "storage": storage,
+    }
+
+
+@contextmanager
+def served_plan(options: DemoOptions, *, say: Any) -> Iterator[Plan]:
+    """Makes the data set, puts it into a storage server, and yields what is to be climbed there.
+
+    Args:
+        options: What to do.
+        say: Called with (what is being done, part done, parts in all) now and then, from any thread.
+    """
+    import stoker
+
+    dataset = make_dataset(
+        options.folder,
+        n_samples=options.n_samples,
+        seed=options.seed,
+        progress=lambda done, total: say("making pictures", done, total),
+    )
+    behaviour = Behaviour(latency=Latency(), seed=options.seed)
+    with StorageServer(behaviour=behaviour) as server:
+        server.put_folder(
+            _BUCKET,
+            dataset.folder,
+            prefix=_PREFIX,
+            progress=lambda done, total: say("putting objects", done, total),
+        )
+        manifest = f"s3://{_BUCKET}/{_PREFIX}{dataset.manifest.name}"
+        settings = demo_settings(
+            manifest=manifest,
+            packs_per_step=options.n_ranks * options.gpus_per_rank,  # one micro-batch per GPU and step
+            seed=options.seed,
+            storage=server.settings(),
+        )
+        yield Plan(
+            settings=stoker.Settings.from_dict(settings),
+            python_serial=PythonSerial(
+                manifests=(manifest,),
+                model_folder=settings["model"],
+                seed=options.seed,
+                storage=server.settings(),
+                tokens_per_pack=_TOKENS_PER_PACK,
+            ),
+            rungs=options.rungs,
+            steps=options.steps,
+            n_ranks=options.n_ranks,
+            model=RankModel(n_gpus=options.gpus_per_rank),
+            facts={"data": _data_facts(dataset), "storage": _storage_facts(behaviour)},
+        )
+
+
+def _data_facts(dataset: Dataset) -> dict[str, Any]:
+    return {
+        "samples": dataset.n_samples,
+        "pictures": dataset.n_pictures,
+        "megapixels": round(dataset.n_pixels / 1e6, 1),
+        "megabytes": round(dataset.n_bytes / 1e6, 1),
+        "tokens_per_pack": _TOKENS_PER_PACK,
+    }
+
+
+def _storage_facts(behaviour: Behaviour) -> dict[str, Any]:
+    latency = {} if behaviour.latency is None else asdict(behaviour.latency)
+    return {"what": "stoker.testing on loopback, latency per request drawn, never blocking others", **latency}
