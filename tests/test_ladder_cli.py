@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-# tests/ is on the path: pytest puts it there
-from test_ladder_ranks import alive_in_group
+from stoker.testing.processes import left_in_group
 
 needs_engine = pytest.mark.skipif(
     not list(Path(__file__).parents[1].glob("python/stoker/_core*.so")) and "STOKER_INSTALLED" not in os.environ,
@@ -105,6 +103,4 @@ def test_an_interrupt_ends_everything_soon(tmp_path: Path, moment: str) -> None:
     assert process.returncode == 130
     assert "interrupted" in errors
     assert "Traceback" not in errors
-    while (alive := alive_in_group(process.pid)) and time.monotonic() - interrupted_at < 10:
-        time.sleep(0.01)
-    assert alive == []
+    assert left_in_group(process.pid) == []

@@ -19,6 +19,7 @@ from stoker.ladder.python_serial import PythonSerial, to_messages
 from stoker.ladder.ranks import RankFailedError, RankJob, run_ranks
 from stoker.ladder.result import summarise
 from stoker.ladder.takers import Weighed
+from stoker.testing.processes import left_in_group
 
 # --- what training costs ---
 
@@ -218,23 +219,7 @@ def test_an_interrupt_ends_all_ranks_soon(tmp_path: Path) -> None:
     _, errors = process.communicate(timeout=10)
     assert process.returncode == 130
     assert "Traceback" not in errors
-    deadline = time.monotonic() + 5  # the standard library's resource tracker ends a moment after its owner
-    while (alive := alive_in_group(process.pid)) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert alive == []
-
-
-def alive_in_group(group: int) -> list[str]:
-    """Returns the command lines of a process group's processes, without those that only wait to be reaped."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, _, pgrp = stat.read_text().rpartition(")")[2].split()[:3]
-            if int(pgrp) == group and state != "Z":
-                found.append((stat.parent / "cmdline").read_text().replace("\0", " "))
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    return found
+    assert left_in_group(process.pid) == []
 
 
 # --- the loop that people start with ---

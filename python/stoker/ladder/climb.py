@@ -84,9 +84,7 @@ class Plan:
     """Said in the result: what the data and the storage are."""
 
     def __post_init__(self) -> None:
-        unknown = [name for name in self.rungs if name not in RUNGS]
-        if unknown or not self.rungs:
-            raise ValueError(f"unknown rungs {unknown}; there are {', '.join(RUNGS)}")
+        rungs_from(self.rungs)
         if self.steps is not None and self.steps < 1:
             raise ValueError(f"at least one step must be measured, not {self.steps}")
 
@@ -183,6 +181,13 @@ def _facts(plan: Plan) -> dict[str, Any]:
 
 
 def rungs_from(names: Sequence[str]) -> tuple[str, ...]:
-    """Returns the rungs that a comma-separated list, given once or several times, names; all if it names none."""
+    """Returns the rungs that comma-separated lists name; all if they name none.
+
+    Raises:
+        ValueError: There is no such rung.
+    """
     found = tuple(name.strip() for given in names for name in given.split(",") if name.strip())
+    for name in found:
+        if name not in RUNGS:
+            raise ValueError(f"there is no rung {name!r}; there are {', '.join(RUNGS)}")
     return found or tuple(RUNGS)
