@@ -18,18 +18,18 @@ namespace stoker {
 /// One object, or a part of one. `url` is what resolve_media gave: an absolute path, s3://bucket/key (the key literal,
 /// never percent-decoded), http(s)://... or mem://name.
 struct FetchRequest {
-  std::string url;
+  std::string url = {};
   std::uint64_t offset = 0;
   /// Bytes wanted from `offset` on; absent: all the rest. What lies past the end is not an error: fewer bytes come, or
   /// none.
-  std::optional<std::uint64_t> length;
+  std::optional<std::uint64_t> length = std::nullopt;
   /// Smaller starts first: the place in the plan. Equal ones start in the order of submission.
   std::uint64_t priority = 0;
   /// Only if the object still has this tag (`FetchedObject::etag`), else MEDIA_CHANGED. Empty: any.
-  std::string if_match;
+  std::string if_match = {};
   /// Nobody needs the answer any more: the request ends with STOPPED, within about a tenth of a second if it is on the
   /// wire.
-  std::stop_token stop;
+  std::stop_token stop = {};
 };
 
 struct FetchedObject {
