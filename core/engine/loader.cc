@@ -1,0 +1,330 @@
+#include "engine/loader.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <sstream>
+#include <utility>
+
+#include "base/hash.h"
+#include "exec/cpu.h"
+#include "plan/step.h"
+
+namespace stoker {
+namespace {
+
+constexpr std::size_t kHistory = 64;
+
+/// The most that one pack's block can take: every token visual.
+std::size_t largest_block(const OutputSettings& output, int patch, int merge) {
+  const std::int64_t tokens = output.pack.tokens_per_pack;
+  const PackShape shape{.tokens = tokens, .samples = tokens, .images = tokens, .patches = tokens * merge * merge, .patch = patch};
+  return BlockPool::rounded(PackLayout(shape).n_bytes);
+}
+
+Status check_memory(const LoaderSettings& settings, const qwen_vl::ProcessorConfig& config) {
+  const std::size_t block = largest_block(settings.output, config.patch, config.merge);
+  const std::size_t held = static_cast<std::size_t>(settings.output.pack.packs_per_step / settings.dp_size);
+  const std::size_t needed = (held + 2) * block;
+  if (needed <= settings.speed.memory_limit_bytes) return {};
+  return Status(Reason::kMemoryLimit,
+                fmt::format("a trainer holds the {} micro-batches of a step while it asks for more, and a pack of {} tokens takes up to {} MB: "
+                            "speed.memory_limit must be at least {} MB for this rank, it is {} MB",
+                            held, settings.output.pack.tokens_per_pack, block >> 20, (needed >> 20) + 1, settings.speed.memory_limit_bytes >> 20));
+}
+
+Status check_settings(const LoaderSettings& s) {
+  if (s.output.data.empty()) return Status(Reason::kSettings, "data: no manifest is given");
+  if (s.output.pack.tokens_per_pack < 16) return Status(Reason::kSettings, "pack.tokens_per_pack must be at least 16");
+  if (s.output.window_samples < 1) return Status(Reason::kSettings, "window_samples must be at least 1");
+  if (s.dp_rank < 0 || s.dp_rank >= s.dp_size) {
+    return Status(Reason::kSettings, fmt::format("dp_rank {} is not in [0, dp_size = {})", s.dp_rank, s.dp_size));
+  }
+  if (s.speed.cpu_threads < 1 || s.speed.fetch_concurrency < 1 || s.speed.prefetch_steps < 0) {
+    return Status(Reason::kSettings, "speed: cpu_threads and fetch_concurrency must be at least 1, prefetch_steps at least 0");
+  }
+  return check_dp_size(s.output.pack.packs_per_step, s.dp_size);
+}
+
+}  // namespace
+
+std::string differing_setting(const std::string& a, const std::string& b) {
+  auto parts = [](const std::string& text) {
+    std::map<std::string, std::string> out;
+    std::istringstream in(text);
+    for (std::string word; in >> word;) {
+      const std::size_t equals = word.find('=');
+      out[word.substr(0, equals)] = equals == std::string::npos ? "" : word.substr(equals + 1);
+    }
+    return out;
+  };
+  const auto left = parts(a);
+  const auto right = parts(b);
+  for (const auto& [name, value] : left) {
+    const auto found = right.find(name);
+    if (found == right.end() || found->second != value) return name;
+  }
+  for (const auto& [name, value] : right) {
+    if (!left.contains(name)) return name;
+  }
+  return "";
+}
+
+Loader::Loader(LoaderSettings settings, const Clock& clock) : settings_(std::move(settings)), clock_(clock), pid_(getpid()) {}
+
+Result<std::unique_ptr<Loader>> Loader::create(LoaderSettings settings, const Clock& clock) {
+  STOKER_CHECKED(check_settings(settings));
+  std::unique_ptr<Loader> loader(new Loader(std::move(settings), clock));
+  FetchSettings fetch{.concurrency = loader->settings_.speed.fetch_concurrency,
+                      .n_threads = loader->settings_.speed.fetch_threads,
+                      .n_file_threads = std::clamp(loader->settings_.speed.fetch_concurrency, 1, 8),
+                      .outage_limit_s = loader->settings_.outage_limit_s,
+                      .timeouts = {},
+                      .retry = {},
+                      .storage = loader->settings_.storage};
+  STOKER_TRY(loader->fetcher_, Fetcher::create(std::move(fetch), clock));
+  Loader* const raw = loader.get();
+  loader->opening_ = std::jthread([raw](std::stop_token stop) { raw->open(std::move(stop)); });
+  return loader;
+}
+
+void Loader::open(std::stop_token stop) {
+  become_background_thread("stoker-open");
+  auto say = [this](std::string_view line) {
+    MutexLock lock(mu_);
+    progress_ = line;
+  };
+  auto work = [&]() -> Status {
+    say("reading the model's folder");
+    STOKER_TRY(model_, qwen_vl::QwenVl::load(settings_.output.model, settings_.output.content_tokens));
+    STOKER_CHECKED(check_memory(settings_, model_->config()));
+    STOKER_TRY(dataset_, Dataset::open(settings_, *fetcher_, stop, say));
+    STOKER_CHECKED(check_data_size(dataset_->order().rows_per_pass(), settings_.output.pack.packs_per_step, settings_.output.epochs.has_value()));
+    fingerprint_ = make_fingerprint();
+    return {};
+  };
+  Status status = work();
+  MutexLock lock(mu_);
+  open_status_ = std::move(status);
+  progress_.clear();
+  is_opened_ = true;
+  opened_changed_.notify_all();
+}
+
+std::string Loader::make_fingerprint() const {
+  const OutputSettings& o = settings_.output;
+  std::string out;
+  auto add = [&out](std::string_view name, std::initializer_list<std::string> values) {
+    Digest digest;
+    for (const std::string& value : values) digest.add(value);
+    out += fmt::format("{}{}={}", out.empty() ? "" : " ", name, digest.hex().substr(0, 8));
+  };
+  add("data", {dataset_->fingerprint()});
+  add("model", {model_->fingerprint()});
+  add("seed", {std::to_string(o.seed)});
+  add("shuffle", {std::to_string(static_cast<int>(o.shuffle))});
+  add("epochs", {o.epochs ? std::to_string(*o.epochs) : "endless"});
+  add("window_samples", {std::to_string(o.window_samples)});
+  add("pack", {std::to_string(o.pack.tokens_per_pack), std::to_string(o.pack.packs_per_step)});
+  add("media", {std::to_string(o.image.is_exif_applied), std::to_string(static_cast<int>(o.image.alpha)),
+                std::to_string(static_cast<int>(o.image.grey16)), std::to_string(o.image.limits.max_pixels),
+                std::to_string(o.image.limits.max_scans), std::to_string(static_cast<int>(o.row_sizes))});
+  add("engine", {"1"});  // counts up with every change of order, packing or arithmetic
+  return out;
+}
+
+Result<bool> Loader::open_within(std::chrono::milliseconds timeout) {
+  STOKER_CHECKED(check_usable());
+  MutexLock lock(mu_);
+  opened_changed_.wait_for(lock, timeout, [&]() STOKER_NO_ANALYSIS { return is_opened_; });
+  if (is_opened_ && !open_status_.ok()) return open_status_;
+  return is_opened_;
+}
+
+std::string Loader::progress() const {
+  MutexLock lock(mu_);
+  return progress_;
+}
+
+Status Loader::check_usable() const {
+  if (getpid() != pid_) {
+    return Status(Reason::kForked, fmt::format("this loader belongs to process {}; after a fork make a new one (a torch DataLoader with workers "
+                                               "forks: iterate the loader directly)",
+                                               pid_));
+  }
+  if (is_closed_) return Status(Reason::kClosed, "the loader is closed");
+  return {};
+}
+
+Status Loader::start() {
+  {
+    MutexLock lock(mu_);
+    if (!is_opened_) return Status(Reason::kInternal, "started before it was open");
+    if (!open_status_.ok()) return open_status_;
+  }
+  ledger_ = std::make_unique<Ledger>(settings_.bad_samples.ledger);
+  Digest digest;
+  digest.add(fingerprint_);
+  pipeline_ = std::make_unique<Pipeline>(settings_, *dataset_, model_, std::move(fetcher_), PlanDigests(settings_.index_dir, digest.hex()),
+                                         cursor_, clock_);
+  has_started_ = true;
+  return {};
+}
+
+Result<std::optional<Batch>> Loader::next_within(std::chrono::milliseconds timeout) {
+  STOKER_CHECKED(check_usable());
+  if (!has_started_) STOKER_CHECKED(start());
+  if (!is_in_next_) {
+    meter_.next_begins(is_step_start_, clock_.now());
+    is_in_next_ = true;
+    if (is_step_start_) pipeline_->want_step(static_cast<std::int64_t>(cursor_.step));
+  }
+  auto taken = pipeline_->take_within(timeout);
+  if (!taken.ok()) return std::move(taken).status();
+  if (!*taken) return std::optional<Batch>();
+  ReadyPack& pack = **taken;
+  if (Status status = account(pack); !status.ok()) return status;
+  meter_.next_ends(clock_.now());
+  is_in_next_ = false;
+  return std::optional<Batch>(std::move(pack.batch));
+}
+
+Status Loader::account(ReadyPack& pack) {
+  for (const auto* entries : {&pack.task.planned_around, &pack.found_late}) {
+    STOKER_CHECKED(ledger_->append(*entries, *dataset_));
+    for (const LedgerEntry& entry : *entries) ++delivered_.bad[entry.status.reason()];
+  }
+  STOKER_CHECKED(check_late(pack));
+  const Batch& batch = pack.batch;
+  ++delivered_.batches;
+  delivered_.samples += pack.n_samples_planned - static_cast<std::int64_t>(pack.found_late.size());
+  delivered_.tokens += batch.counts.tokens;
+  delivered_.target_tokens += batch.counts.target_tokens;
+  delivered_.patches += batch.counts.patches;
+  delivered_.bytes += static_cast<std::int64_t>(PackLayout(batch.shape).n_bytes);
+  is_step_start_ = pack.task.is_last_of_step;
+  if (pack.task.is_last_of_step) {
+    ++delivered_.steps;
+    cursor_ = pack.task.state_after;
+    history_.push_back(cursor_);
+    if (history_.size() > kHistory) history_.pop_front();
+  }
+  return {};
+}
+
+Status Loader::check_late(const ReadyPack& pack) {
+  if (pack.found_late.empty()) return {};
+  const LedgerEntry& first = pack.found_late.front();
+  const std::string where = dataset_->manifest(first.entry.source).describe(first.entry.row) + ": " + first.media;
+  if (settings_.bad_samples.policy == BadSamplePolicy::kStop) {
+    Status status = first.status;
+    return std::move(status).with(where);
+  }
+  n_late_bad_ += static_cast<std::int64_t>(pack.found_late.size());
+  const std::int64_t seen = std::max(delivered_.samples + n_late_bad_, settings_.output.window_samples / settings_.dp_size);
+  if (static_cast<double>(n_late_bad_) > settings_.bad_samples.max_fraction * static_cast<double>(seen)) {
+    return Status(Reason::kTooManyBad, fmt::format("{} of {} samples of this rank turned out bad, bad_samples.max_fraction is {}; the last is {}: {}",
+                                                   n_late_bad_, seen, settings_.bad_samples.max_fraction, where, first.status.to_string()));
+  }
+  return {};
+}
+
+LoaderState Loader::with_cursor(const PlanState& cursor) const {
+  return {.fingerprint = fingerprint_, .cursor = cursor, .dp_size = settings_.dp_size};
+}
+
+Result<LoaderState> Loader::state(bool* is_inside_step) const {
+  {
+    MutexLock lock(mu_);
+    if (!is_opened_ || !open_status_.ok()) return Status(Reason::kState, "the loader is not open");
+  }
+  if (is_inside_step != nullptr) *is_inside_step = !is_step_start_;
+  return with_cursor(cursor_);
+}
+
+Result<LoaderState> Loader::state_after(std::int64_t steps) const {
+  for (const PlanState& cursor : history_) {
+    if (static_cast<std::int64_t>(cursor.step) == steps) return with_cursor(cursor);
+  }
+  if (static_cast<std::int64_t>(cursor_.step) == steps) return with_cursor(cursor_);
+  return Status(Reason::kState, fmt::format("step {} is not among the last {} that were delivered (now at step {})", steps, kHistory, cursor_.step));
+}
+
+Status Loader::load_state(const LoaderState& state) {
+  STOKER_CHECKED(check_usable());
+  if (has_started_) return Status(Reason::kState, "the iteration has begun: load a state into a new loader before its first batch");
+  if (state.version != LoaderState::kVersion) {
+    return Status(Reason::kState, fmt::format("the state has version {}, this build reads version {}", state.version, LoaderState::kVersion));
+  }
+  const std::string name = differing_setting(state.fingerprint, fingerprint_);
+  if (!name.empty()) {
+    return Status(Reason::kState, fmt::format("the state was saved with another `{}`: the same batches could not come out. Resume with the "
+                                              "settings and data that it was saved with",
+                                              name));
+  }
+  cursor_ = state.cursor;
+  history_.clear();
+  return {};
+}
+
+Result<SampleOrigin> Loader::describe(std::int64_t sample_id) const {
+  if (!dataset_) return Status(Reason::kState, "the loader is not open");
+  const auto size = dataset_->order().size();
+  if (sample_id < 0 || (size && static_cast<std::uint64_t>(sample_id) >= *size)) {
+    return Status(Reason::kSettings, fmt::format("there is no sample {} in the order (-1 marks a dummy)", sample_id));
+  }
+  const OrderEntry entry = dataset_->order().at(static_cast<std::uint64_t>(sample_id));
+  const Manifest& manifest = dataset_->manifest(entry.source);
+  const RowLocation at = manifest.row(entry.row);
+  SampleOrigin origin{.pass = entry.pass, .manifest = dataset_->name(entry.source), .line = at.line, .byte_offset = at.offset, .media = {}};
+  std::string buffer;
+  STOKER_TRY(const std::string_view line, manifest.read(entry.row, buffer));
+  if (auto row = parse_row(line); row.ok()) {
+    for (const MediaRef& media : row->media) origin.media.push_back(media.reference);
+  }
+  return origin;
+}
+
+LoaderReport Loader::report() const {
+  LoaderReport out = delivered_;
+  out.wait = meter_.totals();
+  out.pipeline = pipeline_ ? std::optional(pipeline_->snapshot()) : last_snapshot_;
+  if (out.batches > 0) {
+    out.fill = static_cast<double>(out.tokens) / static_cast<double>(out.batches * settings_.output.pack.tokens_per_pack);
+  }
+  out.cpu_threads = settings_.speed.cpu_threads;
+  out.fetch_concurrency = settings_.speed.fetch_concurrency;
+  out.prefetch_steps = settings_.speed.prefetch_steps;
+  return out;
+}
+
+void Loader::add_wait(double seconds) {
+  meter_.add_wait(std::chrono::duration_cast<Nanos>(std::chrono::duration<double>(seconds)));
+}
+
+void Loader::close() {
+  if (getpid() != pid_) return;
+  is_closed_ = true;
+  opening_.request_stop();
+  if (fetcher_) fetcher_->stop();
+  if (opening_.joinable()) opening_.join();
+  if (pipeline_) {
+    pipeline_->stop();
+    last_snapshot_ = pipeline_->snapshot();
+    pipeline_.reset();
+  }
+}
+
+Loader::~Loader() {
+  if (getpid() != pid_) {
+    // A forked child has none of the threads: joining them would hang, so what they belong to is left alone.
+    (void)pipeline_.release();
+    (void)fetcher_.release();
+    if (opening_.joinable()) opening_.detach();
+    return;
+  }
+  close();
+}
+
+}  // namespace stoker

@@ -1,0 +1,140 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/result.h"
+#include "data/pack.h"
+#include "pipeline/pipeline.h"
+#include "pipeline/settings.h"
+#include "pipeline/wait_meter.h"
+
+namespace stoker {
+
+/// A checkpoint's share of the data: a cursor into the plan, never the contents of queues. The same on every rank; any dp_size that divides
+/// packs_per_step resumes from it.
+struct LoaderState {
+  static constexpr std::int64_t kVersion = 1;
+
+  std::int64_t version = kVersion;
+  std::string fingerprint;  ///< "name=hash ..." for every setting that decides what comes out
+  PlanState cursor;
+  std::int64_t dp_size = 0;  ///< for the reader only
+};
+
+/// What a loader has delivered and waited for, and what its stages did.
+struct LoaderReport {
+  WaitTotals wait;
+  std::int64_t steps = 0, batches = 0, samples = 0, tokens = 0, target_tokens = 0, patches = 0;
+  std::int64_t bytes = 0;           ///< of the arrays handed over
+  double fill = 0;                  ///< tokens handed over / (batches * tokens_per_pack)
+  std::map<Reason, std::int64_t> bad;  ///< samples not used, those planned around counted by the rank that writes their line
+  std::optional<PipelineSnapshot> pipeline;
+  int cpu_threads = 0, fetch_concurrency = 0, prefetch_steps = 0;
+};
+
+/// Where a sample of a batch comes from.
+struct SampleOrigin {
+  std::uint64_t pass = 0;
+  std::string manifest;
+  std::uint64_t line = 0;
+  std::uint64_t byte_offset = 0;
+  std::vector<std::string> media;
+};
+
+/// One data-parallel rank's data. Threads: one (the trainer's), except close(), which any thread may call.
+/// No call blocks longer than its timeout; none needs Python.
+class Loader {
+ public:
+  /// Checks the settings and begins to open model and manifests on a thread of its own.
+  /// @return SETTINGS or MEMORY_LIMIT with a sentence that says what would fit.
+  static Result<std::unique_ptr<Loader>> create(LoaderSettings settings, const Clock& clock = Clock::real());
+  ~Loader();
+  Loader(const Loader&) = delete;
+  Loader& operator=(const Loader&) = delete;
+
+  /// @return Whether model and manifests are open; what is wrong with them.
+  Result<bool> open_within(std::chrono::milliseconds timeout);
+  /// What opening is doing, for people; empty when there is nothing to say.
+  std::string progress() const STOKER_EXCLUDES(mu_);
+
+  /// The next batch in plan order; nothing if none came within the timeout or the finite data ended (`is_at_end`).
+  /// @return The error that ends the run: it comes again at every further call.
+  Result<std::optional<Batch>> next_within(std::chrono::milliseconds timeout);
+  bool is_at_end() const { return pipeline_ && pipeline_->is_at_end(); }
+  bool has_started() const { return has_started_; }
+
+  /// After the last whole step that was delivered. `is_inside_step` tells that a part of the next step was delivered too.
+  Result<LoaderState> state(bool* is_inside_step = nullptr) const;
+  /// After `steps` whole steps of the run, which must be among the last 64 delivered. @return STATE.
+  Result<LoaderState> state_after(std::int64_t steps) const;
+  /// Takes effect at the first next_within(). @return STATE if the iteration has begun, or naming the setting that changed.
+  Status load_state(const LoaderState& state);
+
+  /// @return STATE before opening; SETTINGS for an index that the order does not have.
+  Result<SampleOrigin> describe(std::int64_t sample_id) const;
+  LoaderReport report() const;
+  void add_wait(double seconds);
+
+  /// Ends every thread. Batches that were handed out stay valid. Repeatable.
+  void close();
+
+  const LoaderSettings& settings() const { return settings_; }
+  /// mean, std and rescale of the model's processor; after opening.
+  const qwen_vl::ProcessorConfig& processor() const { return model_->config(); }
+
+ private:
+  explicit Loader(LoaderSettings settings, const Clock& clock);
+  void open(std::stop_token stop) STOKER_EXCLUDES(mu_);
+  Status check_usable() const;
+  Status start();
+  Status account(ReadyPack& pack);
+  Status check_late(const ReadyPack& pack);
+  std::string make_fingerprint() const;
+  LoaderState with_cursor(const PlanState& cursor) const;
+
+  const LoaderSettings settings_;
+  const Clock& clock_;
+  const pid_t pid_;
+  std::unique_ptr<Fetcher> fetcher_;  // the opening thread's, then moved into the pipeline
+
+  mutable Mutex mu_;
+  std::condition_variable_any opened_changed_;
+  bool is_opened_ STOKER_GUARDED_BY(mu_) = false;
+  Status open_status_ STOKER_GUARDED_BY(mu_);
+  std::string progress_ STOKER_GUARDED_BY(mu_);
+
+  std::shared_ptr<const qwen_vl::QwenVl> model_;  // written by the opening thread, read after is_opened_
+  std::optional<Dataset> dataset_;
+  std::string fingerprint_;
+
+  std::unique_ptr<Pipeline> pipeline_;  // from here on: the trainer thread's own
+  std::unique_ptr<Ledger> ledger_;
+  bool has_started_ = false;
+  bool is_step_start_ = true;
+  bool is_in_next_ = false;
+  PlanState cursor_;
+  std::deque<PlanState> history_;  // after each of the last whole steps, newest last
+  WaitMeter meter_;
+  LoaderReport delivered_;
+  std::int64_t n_late_bad_ = 0;
+  std::optional<PipelineSnapshot> last_snapshot_;
+  bool is_closed_ = false;
+
+  std::jthread opening_;  // last: joined first
+};
+
+/// The first setting in which two fingerprints differ, or "" if they are equal.
+std::string differing_setting(const std::string& a, const std::string& b);
+
+}  // namespace stoker

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "model/qwen_vl/sample_text.h"
+#include "model/qwen_vl/smart_resize.h"
+#include "plan/order.h"
+
+namespace stoker {
+
+/// An image of a sample, before its pixels are read.
+struct MeasuredImage {
+  std::string url;
+  qwen_vl::SizePx upright;
+  qwen_vl::ImagePlan plan;
+  bool is_size_from_row = false;
+  std::uint64_t object_bytes = 0;  ///< 0: not known yet
+};
+
+/// One position of the order, measured: all that planning needs, and the text so that it is tokenised once.
+struct MeasuredSample {
+  std::uint64_t order_index = 0;
+  OrderEntry entry;
+  Status bad;  ///< why it cannot be used; ok for a usable sample
+  std::string bad_media;
+  qwen_vl::SampleText text;
+  std::vector<MeasuredImage> images;
+  std::int64_t tokens = 0;  ///< placeholders expanded
+};
+
+struct MeasuredWindow {
+  std::uint64_t window = 0;
+  std::vector<MeasuredSample> samples;
+};
+
+}  // namespace stoker

@@ -1,0 +1,183 @@
+#include "pipeline/measurer.h"
+
+#include <fmt/format.h>
+
+#include <condition_variable>
+#include <cstring>
+#include <utility>
+
+#include "source/url.h"
+
+namespace stoker {
+namespace {
+
+constexpr std::size_t kMostKnown = 1'000'000;  // about 200 MB of URLs and sizes at worst
+
+}  // namespace
+
+/// One window under way. Parts are samples' rows and, added by them, their images' headers.
+struct Measurer::Task {
+  std::shared_ptr<MeasuredWindow> window;
+  std::uint64_t priority = 0;
+  std::stop_token stop;
+  std::vector<std::atomic<int>> parts_left;  // (samples) of each sample; the last one closes it
+
+  Mutex mu;
+  std::condition_variable_any changed;
+  std::size_t samples_left STOKER_GUARDED_BY(mu) = 0;
+  Status fatal STOKER_GUARDED_BY(mu);
+
+  explicit Task(std::size_t n) : parts_left(n), samples_left(n) {}
+};
+
+Measurer::Measurer(const LoaderSettings& settings, const Dataset& dataset, std::shared_ptr<const qwen_vl::QwenVl> model, Fetcher& fetcher,
+                   WorkerPool& workers)
+    : settings_(settings), dataset_(dataset), model_(std::move(model)), fetcher_(fetcher), workers_(workers) {}
+
+Result<std::shared_ptr<MeasuredWindow>> Measurer::measure(std::uint64_t window, std::uint64_t first, std::uint64_t n, std::uint64_t priority,
+                                                          std::stop_token stop) {
+  auto task = std::make_shared<Task>(n);
+  task->window = std::make_shared<MeasuredWindow>();
+  task->window->window = window;
+  task->window->samples.resize(n);
+  task->priority = priority;
+  task->stop = stop;
+  for (std::size_t i = 0; i < n; ++i) {
+    MeasuredSample& sample = task->window->samples[i];
+    sample.order_index = first + i;
+    sample.entry = dataset_.order().at(first + i);
+    task->parts_left[i] = 1;
+    workers_.submit(priority, [this, task, i](int) { measure_sample(task, i); });
+  }
+  MutexLock lock(task->mu);
+  const bool is_done = task->changed.wait(lock, stop, [&]() STOKER_NO_ANALYSIS { return task->samples_left == 0 || !task->fatal.ok(); });
+  if (!is_done) return Status(Reason::kStopped, "stopped while measuring");
+  if (!task->fatal.ok()) return task->fatal;
+  return task->window;
+}
+
+void Measurer::measure_sample(const std::shared_ptr<Task>& task, std::size_t index) {
+  if (task->stop.stop_requested()) return;
+  MeasuredSample& sample = task->window->samples[index];
+  std::vector<MediaRef> media;
+  Status status = read_row(sample, media);
+  if (status.ok()) {
+    task->parts_left[index] += static_cast<int>(media.size());
+    for (std::size_t k = 0; k < media.size(); ++k) measure_image(task, index, k, media[k]);
+  }
+  part_done(*task, index, "", std::move(status));
+}
+
+Status Measurer::read_row(MeasuredSample& sample, std::vector<MediaRef>& media) const {
+  thread_local std::string buffer;
+  STOKER_TRY(const std::string_view line, dataset_.manifest(sample.entry.source).read(sample.entry.row, buffer));
+  STOKER_TRY(Sample row, parse_row(line));
+  STOKER_TRY(sample.text, model_->encode(row));
+  media = std::move(row.media);
+  sample.images.resize(media.size());
+  for (std::size_t k = 0; k < media.size(); ++k) {
+    auto url = resolve_media(media[k].reference, dataset_.media_root(sample.entry.source));
+    if (!url.ok()) {
+      sample.bad_media = media[k].reference;
+      return std::move(url).status();
+    }
+    sample.images[k].url = std::move(url).value();
+  }
+  return {};
+}
+
+void Measurer::measure_image(const std::shared_ptr<Task>& task, std::size_t index, std::size_t image, const MediaRef& media) {
+  MeasuredImage& measured = task->window->samples[index].images[image];
+  if (settings_.output.row_sizes == RowSizes::kTrust && media.height_px > 0 && media.width_px > 0) {
+    part_done(*task, index, measured.url, apply_size(measured, {{media.height_px, media.width_px}, 0}, true));
+  } else if (const auto known = known_size(measured.url)) {
+    part_done(*task, index, measured.url, apply_size(measured, *known, false));
+  } else {
+    fetch_header(task, index, image, Buffer(), settings_.speed.probe_bytes);
+  }
+}
+
+void Measurer::fetch_header(std::shared_ptr<Task> task, std::size_t index, std::size_t image, Buffer have, std::uint64_t want_end) {
+  const std::string& url = task->window->samples[index].images[image].url;
+  const std::uint64_t offset = have.size();
+  probes_.add(1);
+  FetchRequest request{.url = url, .offset = offset, .length = want_end - offset, .priority = task->priority, .if_match = "", .stop = task->stop};
+  auto kept = std::make_shared<Buffer>(std::move(have));
+  fetcher_.submit(std::move(request), [this, task = std::move(task), index, image, kept](Result<FetchedObject> got) {
+    header_arrived(task, index, image, *kept, std::move(got));
+  });
+}
+
+void Measurer::header_arrived(const std::shared_ptr<Task>& task, std::size_t index, std::size_t image, const Buffer& have,
+                              Result<FetchedObject> got) {
+  MeasuredImage& measured = task->window->samples[index].images[image];
+  if (!got.ok()) return part_done(*task, index, measured.url, std::move(got).status());
+  probe_bytes_.add(static_cast<std::int64_t>(got->bytes.size()));
+  Buffer prefix(have.size() + got->bytes.size());
+  if (have.size() > 0) std::memcpy(prefix.data(), have.data(), have.size());
+  if (got->bytes.size() > 0) std::memcpy(prefix.data() + have.size(), got->bytes.data(), got->bytes.size());
+  auto probed = probe(prefix.bytes(), got->total_bytes, settings_.output.image.limits);
+  if (!probed.ok()) return part_done(*task, index, measured.url, std::move(probed).status());
+  if (!probed->info) {
+    if (probed->need_end <= prefix.size()) {
+      return part_done(*task, index, measured.url, Status(Reason::kInternal, "a header probe asked for what it has"));
+    }
+    return fetch_header(task, index, image, std::move(prefix), probed->need_end);
+  }
+  const bool is_exif_applied = settings_.output.image.is_exif_applied;
+  const Known known{{probed->info->upright_height_px(is_exif_applied), probed->info->upright_width_px(is_exif_applied)}, got->total_bytes};
+  remember_size(measured.url, known);
+  part_done(*task, index, measured.url, apply_size(measured, known, false));
+}
+
+Status Measurer::apply_size(MeasuredImage& image, Known known, bool is_from_row) const {
+  image.upright = known.upright;
+  image.object_bytes = known.object_bytes;
+  image.is_size_from_row = is_from_row;
+  STOKER_TRY(image.plan, model_->plan_image(known.upright));
+  return {};
+}
+
+void Measurer::part_done(Task& task, std::size_t index, std::string_view media, Status status) {
+  MeasuredSample& sample = task.window->samples[index];
+  bool is_fatal = false;
+  if (!status.ok()) {
+    MutexLock lock(task.mu);
+    is_fatal = status.code() != Code::kBadSample;
+    if (is_fatal) {
+      if (task.fatal.ok()) task.fatal = std::move(status);
+    } else if (sample.bad.ok()) {
+      sample.bad = std::move(status);
+      if (!media.empty()) sample.bad_media = media;
+    }
+  }
+  if (--task.parts_left[index] > 0 && !is_fatal) return;
+  if (!is_fatal && sample.bad.ok()) {
+    std::vector<qwen_vl::ImagePlan> plans;
+    for (const MeasuredImage& image : sample.images) plans.push_back(image.plan);
+    sample.tokens = qwen_vl::expanded_length(sample.text, plans);
+    const std::int64_t limit = settings_.output.pack.tokens_per_pack;
+    if (sample.tokens > limit) {
+      std::int64_t visual = 0;
+      for (const auto& plan : plans) visual += plan.n_tokens;
+      sample.bad = Status(Reason::kSeqTooLong, fmt::format("length {}, limit {}, visual {}", sample.tokens, limit, visual));
+    }
+  }
+  MutexLock lock(task.mu);
+  --task.samples_left;
+  if (task.samples_left == 0 || is_fatal) task.changed.notify_all();
+}
+
+std::optional<Measurer::Known> Measurer::known_size(const std::string& url) const {
+  MutexLock lock(mu_);
+  const auto found = known_.find(url);
+  return found == known_.end() ? std::nullopt : std::optional(found->second);
+}
+
+void Measurer::remember_size(const std::string& url, Known known) {
+  MutexLock lock(mu_);
+  if (known_.size() >= kMostKnown) known_.clear();
+  known_.emplace(url, known);
+}
+
+}  // namespace stoker

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/mutex.h"
+#include "data/pack.h"
+#include "mem/budget.h"
+#include "model/qwen_vl/qwen_vl.h"
+#include "pipeline/pack_task.h"
+
+namespace stoker {
+
+/// The shape of a planned pack.
+PackShape shape_of(const PackTask& task, const qwen_vl::QwenVl& model);
+
+/// One pack while it is being filled: parts (a sample's text, an image) arrive in any order, each writes its reserved place, and the one that
+/// comes last finishes the pack. Threads: parts may come from any number of them.
+class PackJob {
+ public:
+  using Done = std::function<void(ReadyPack)>;
+
+  /// @param block  Large enough for shape_of(task). @param encoded  The lease of the encoded objects; given back when the pack is finished.
+  PackJob(PackTask task, std::shared_ptr<const qwen_vl::QwenVl> model, std::shared_ptr<Block> block, Lease encoded, Done done);
+
+  const PackTask& task() const { return task_; }
+  std::int64_t n_parts() const;
+
+  /// Writes the ids, labels, positions and grids of sample `i` and counts as its text part.
+  void write_text(std::size_t i);
+  /// Where image `k` of sample `i` goes: (n_patches, 3, p, p) uint8.
+  std::uint8_t* patches_of(std::size_t i, std::size_t k);
+  /// Image `k` of sample `i` is written, or why it never will be. Not for what ends the run.
+  void image_done(std::size_t i, std::size_t k, Status status);
+  /// A pack without a sample: counts as its only part.
+  void write_dummy_pack();
+
+ private:
+  void part_done();
+  void finish();
+
+  PackTask task_;
+  const std::shared_ptr<const qwen_vl::QwenVl> model_;
+  const std::shared_ptr<Block> block_;
+  Lease encoded_;
+  const Done done_;
+  const PackShape planned_;
+  const PackView view_;
+  std::vector<SampleExtent> extents_;
+  std::vector<std::int64_t> patch_begin_;   // (images of the pack)
+  std::atomic<std::int64_t> parts_left_;
+
+  Mutex mu_;
+  std::vector<LedgerEntry> bad_ STOKER_GUARDED_BY(mu_);
+  std::vector<bool> is_kept_ STOKER_GUARDED_BY(mu_);
+};
+
+}  // namespace stoker

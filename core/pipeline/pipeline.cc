@@ -1,0 +1,135 @@
+#include "pipeline/pipeline.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "exec/cpu.h"
+
+namespace stoker {
+
+Pipeline::Pipeline(const LoaderSettings& settings, const Dataset& dataset, std::shared_ptr<const qwen_vl::QwenVl> model,
+                   std::unique_ptr<Fetcher> fetcher, PlanDigests digests, PlanState start, const Clock& clock)
+    : clock_(clock),
+      began_(clock.now()),
+      budget_(std::make_shared<MemoryBudget>(settings.speed.memory_limit_bytes)),
+      blocks_(std::make_shared<BlockPool>(budget_)),
+      fetcher_(std::move(fetcher)),
+      workers_(settings.speed.cpu_threads, "stoker-cpu", clock),
+      gate_(static_cast<std::int64_t>(start.step), settings.speed.prefetch_steps),
+      measurer_(settings, dataset, model, *fetcher_, workers_),
+      planner_(settings, dataset, measurer_, std::move(digests), gate_, start, clock),
+      preparer_(
+          settings, model, blocks_, *fetcher_, workers_, clock, [this](ReadyPack pack) { pack_done(std::move(pack)); },
+          [this](Status status) { end_with(std::move(status)); }),
+      planned_(static_cast<std::size_t>(std::max(1, settings.output.pack.packs_per_step / settings.dp_size)), clock) {
+  planner_thread_ = std::jthread([this] { run_planner(stop_.get_token()); });
+  admission_thread_ = std::jthread([this] { run_admission(stop_.get_token()); });
+}
+
+void Pipeline::run_planner(std::stop_token stop) {
+  become_background_thread("stoker-plan");
+  std::uint64_t n_packs = 0;
+  Status status = planner_.run(
+      [&](PackTask task) {
+        ++n_packs;
+        return planned_.push(std::move(task), stop);
+      },
+      stop);
+  if (!status.ok()) return end_with(std::move(status));
+  MutexLock lock(mu_);
+  n_packs_ = n_packs;
+  changed_.notify_all();
+}
+
+void Pipeline::run_admission(std::stop_token stop) {
+  become_background_thread("stoker-admit");
+  for (;;) {
+    auto task = planned_.pop(stop);
+    if (!task) return;
+    {
+      const Timed waiting(gate_clock_.wait_out_ns, clock_);
+      if (!gate_.pass(task->counts.step, stop)) return;
+    }
+    if (Status status = preparer_.admit(std::move(*task), stop); !status.ok()) return end_with(std::move(status));
+  }
+}
+
+void Pipeline::pack_done(ReadyPack pack) {
+  finished_.add(1);
+  MutexLock lock(mu_);
+  const std::uint64_t sequence = pack.task.sequence;
+  ready_.emplace(sequence, std::move(pack));
+  ready_occupancy_.changed(static_cast<std::int64_t>(ready_.size()), clock_.now());
+  changed_.notify_all();
+}
+
+void Pipeline::end_with(Status status) {
+  if (status.code() == Code::kCancelled && stop_.stop_requested()) return;
+  MutexLock lock(mu_);
+  if (ended_.ok()) ended_ = std::move(status);
+  changed_.notify_all();
+}
+
+Result<std::optional<ReadyPack>> Pipeline::take_within(std::chrono::milliseconds timeout) {
+  MutexLock lock(mu_);
+  changed_.wait_for(lock, stop_.get_token(), timeout, [&]() STOKER_NO_ANALYSIS {
+    return ready_.contains(next_sequence_) || !ended_.ok() || (n_packs_ && *n_packs_ == next_sequence_);
+  });
+  const auto found = ready_.find(next_sequence_);
+  if (found != ready_.end()) {  // what is finished is delivered, even if the run cannot go on after it
+    std::optional<ReadyPack> pack(std::move(found->second));
+    ready_.erase(found);
+    ready_occupancy_.changed(static_cast<std::int64_t>(ready_.size()), clock_.now());
+    ++next_sequence_;
+    return pack;
+  }
+  if (!ended_.ok()) return ended_;
+  if (stop_.stop_requested()) return Status(Reason::kStopped, "the loader was closed");
+  is_at_end_ = n_packs_ && *n_packs_ == next_sequence_;
+  return std::optional<ReadyPack>();
+}
+
+void Pipeline::stop() {
+  MutexLock lock(stop_mu_);
+  stop_.request_stop();
+  if (planner_thread_.joinable()) planner_thread_.join();
+  if (admission_thread_.joinable()) admission_thread_.join();
+  fetcher_->stop();
+  workers_.stop();
+}
+
+PipelineSnapshot Pipeline::snapshot() const {
+  PipelineSnapshot s;
+  auto seconds = [](const Counter& c) { return static_cast<double>(c.get()) * 1e-9; };
+  const auto elapsed_ns = static_cast<double>(std::max<std::int64_t>((clock_.now() - began_).count(), 1));
+  s.elapsed_s = elapsed_ns * 1e-9;
+  s.windows_planned = planner_.clock().items.get();
+  s.samples_planned = planner_.n_planned();
+  s.samples_planned_bad = planner_.n_planned_bad();
+  s.plan_busy_s = seconds(planner_.clock().busy_ns);
+  s.plan_wait_measure_s = seconds(planner_.clock().wait_in_ns);
+  s.plan_wait_queue_s = seconds(planner_.clock().wait_out_ns);
+  s.admit_busy_s = seconds(preparer_.admit_clock().busy_ns);
+  s.admit_wait_memory_s = seconds(preparer_.admit_clock().wait_out_ns);
+  s.admit_wait_gate_s = seconds(gate_clock_.wait_out_ns);
+  s.packs_admitted = preparer_.admit_clock().items.get();
+  s.packs_finished = finished_.get();
+  s.worker_busy_s = seconds(workers_.clock().busy_ns);
+  s.worker_idle_s = seconds(workers_.clock().wait_in_ns);
+  s.worker_tasks = workers_.clock().items.get();
+  s.n_workers = workers_.n_threads();
+  s.decoded_megapixels = static_cast<double>(preparer_.decoded_pixels()) * 1e-6;
+  s.header_probes = measurer_.n_probes();
+  s.header_bytes = measurer_.n_probe_bytes();
+  s.fetch = fetcher_->stats();
+  s.mean_planned_packs = static_cast<double>(planned_.occupancy_integral()) / elapsed_ns;
+  s.mean_ready_packs = static_cast<double>(ready_occupancy_.integral()) / elapsed_ns;
+  s.mean_worker_tasks = static_cast<double>(workers_.occupancy_integral()) / elapsed_ns;
+  s.memory_limit_bytes = budget_->limit_bytes();
+  s.memory_in_use_bytes = budget_->in_use_bytes();
+  s.memory_peak_bytes = budget_->peak_bytes();
+  s.blocks_mapped = blocks_->n_mapped();
+  return s;
+}
+
+}  // namespace stoker

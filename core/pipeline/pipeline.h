@@ -1,0 +1,102 @@
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include "base/mutex.h"
+#include "base/result.h"
+#include "exec/bounded_queue.h"
+#include "exec/worker_pool.h"
+#include "mem/block.h"
+#include "pipeline/measurer.h"
+#include "pipeline/planner.h"
+#include "pipeline/preparer.h"
+#include "pipeline/settings.h"
+#include "pipeline/step_gate.h"
+
+namespace stoker {
+
+/// What every stage and queue has counted so far; plain numbers, times in seconds.
+struct PipelineSnapshot {
+  double elapsed_s = 0;
+  std::int64_t windows_planned = 0, samples_planned = 0, samples_planned_bad = 0;
+  double plan_busy_s = 0, plan_wait_measure_s = 0, plan_wait_queue_s = 0;
+  double admit_busy_s = 0, admit_wait_memory_s = 0, admit_wait_gate_s = 0;
+  std::int64_t packs_admitted = 0, packs_finished = 0;
+  double worker_busy_s = 0, worker_idle_s = 0;
+  std::int64_t worker_tasks = 0;
+  int n_workers = 0;
+  double decoded_megapixels = 0;
+  std::int64_t header_probes = 0, header_bytes = 0;
+  FetchStats fetch;
+  double mean_planned_packs = 0;  ///< in the queue between plan and admission
+  double mean_ready_packs = 0;    ///< finished, not yet taken
+  double mean_worker_tasks = 0;   ///< waiting for a worker
+  std::size_t memory_limit_bytes = 0, memory_in_use_bytes = 0, memory_peak_bytes = 0;
+  std::int64_t blocks_mapped = 0;
+};
+
+/// The running engine of one rank: plan -> admit -> fetch -> prepare -> ready, each on threads of its own, joined by bounded queues.
+/// Made for one start; a resume makes another. Nothing of it outlives stop(), except blocks that the trainer holds.
+class Pipeline {
+ public:
+  Pipeline(const LoaderSettings& settings, const Dataset& dataset, std::shared_ptr<const qwen_vl::QwenVl> model, std::unique_ptr<Fetcher> fetcher,
+           PlanDigests digests, PlanState start, const Clock& clock);
+  ~Pipeline() { stop(); }
+  Pipeline(const Pipeline&) = delete;
+  Pipeline& operator=(const Pipeline&) = delete;
+
+  /// The trainer wants this step: work may run up to it, and ahead of it as far as prefetch goes.
+  void want_step(std::int64_t step) { gate_.want(step); }
+  /// Takes the next pack in plan order.
+  /// @return A pack; nothing if none came within `timeout`; at the end of a finite order END (`is_at_end`); what ended the run.
+  Result<std::optional<ReadyPack>> take_within(std::chrono::milliseconds timeout);
+  /// True once take_within() has given everything of a finite order.
+  bool is_at_end() const { return is_at_end_; }
+  /// Ends every thread, within a second whatever the stores do. Repeatable. Threads: any.
+  void stop();
+
+  PipelineSnapshot snapshot() const;
+
+ private:
+  void run_planner(std::stop_token stop);
+  void run_admission(std::stop_token stop);
+  void pack_done(ReadyPack pack) STOKER_EXCLUDES(mu_);
+  void end_with(Status status) STOKER_EXCLUDES(mu_);
+
+  const Clock& clock_;
+  const Nanos began_;
+  std::stop_source stop_;
+  std::shared_ptr<MemoryBudget> budget_;
+  std::shared_ptr<BlockPool> blocks_;
+  std::unique_ptr<Fetcher> fetcher_;
+  WorkerPool workers_;
+  StepGate gate_;
+  Measurer measurer_;
+  Planner planner_;
+  Preparer preparer_;
+  BoundedQueue<PackTask> planned_;
+  StageClock gate_clock_;
+  Counter finished_;
+
+  std::uint64_t next_sequence_ = 0;  // the trainer thread's own
+  bool is_at_end_ = false;
+
+  mutable Mutex mu_;
+  std::condition_variable_any changed_;
+  Occupancy ready_occupancy_;
+  std::map<std::uint64_t, ReadyPack> ready_ STOKER_GUARDED_BY(mu_);  // bounded by the gate: packs of prefetch_steps + 1 steps
+  Status ended_ STOKER_GUARDED_BY(mu_);
+  std::optional<std::uint64_t> n_packs_ STOKER_GUARDED_BY(mu_);  // of a finite order, once planned to its end
+
+  Mutex stop_mu_;
+  std::jthread planner_thread_;
+  std::jthread admission_thread_;
+};
+
+}  // namespace stoker

@@ -1,0 +1,163 @@
+#include "pipeline/planner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "plan/plan.h"
+
+namespace stoker {
+namespace {
+
+std::vector<PlanSample> plan_samples(const MeasuredWindow& window, const CostModel& cost) {
+  std::vector<PlanSample> out;
+  out.reserve(window.samples.size());
+  for (const MeasuredSample& s : window.samples) {
+    PlanSample p{.order_index = s.order_index, .tokens = s.tokens, .target_tokens = s.text.n_trained, .usable = s.bad.ok()};
+    if (p.usable) {
+      p.images = static_cast<std::int32_t>(s.images.size());
+      p.cost_language = cost.language(s.tokens);
+      for (const MeasuredImage& image : s.images) {
+        p.patches += image.plan.n_patches();
+        p.cost_vision += cost.vision(image.plan.n_patches());
+      }
+    }
+    out.push_back(p);
+  }
+  return out;
+}
+
+/// Smaller is more urgent: windows in order, and in a window its measuring (0) before its packs (1, 2, ...).
+std::uint64_t urgency(std::uint64_t window, std::uint64_t pack) { return (window << 24) + pack; }
+
+}  // namespace
+
+Planner::Planner(const LoaderSettings& settings, const Dataset& dataset, Measurer& measurer, PlanDigests digests, StepGate& gate, PlanState start,
+                 const Clock& clock)
+    : settings_(settings),
+      dataset_(dataset),
+      measurer_(measurer),
+      digests_(std::move(digests)),
+      gate_(gate),
+      clock_time_(clock),
+      steps_(settings.output.pack.packs_per_step, dataset.order().rows_per_pass(), start),
+      start_(std::move(start)) {}
+
+std::uint64_t Planner::n_windows() const {
+  const auto size = dataset_.order().size();
+  const auto per_window = static_cast<std::uint64_t>(settings_.output.window_samples);
+  return size ? (*size + per_window - 1) / per_window : UINT64_MAX;
+}
+
+Status Planner::run(const Hand& hand, std::stop_token stop) {
+  const std::int32_t rank = settings_.dp_rank;
+  const std::int32_t dp_size = settings_.dp_size;
+  auto next_step = static_cast<std::int64_t>(start_.step);
+  while (!steps_.is_at_end()) {
+    std::optional<StepPlan> step = steps_.next();
+    if (!step) {
+      if (steps_.is_at_end()) break;
+      // One window ahead of what may be prepared, so that measuring it costs the trainer no wait; none ahead without prefetch.
+      const std::int64_t ahead = gate_.prefetch_steps() == 0 ? 0 : steps_in_last_window_;
+      {
+        const Timed waiting(stage_.wait_out_ns, clock_time_);
+        if (!gate_.pass(next_step - ahead, stop)) return Status(Reason::kStopped, "stopped");
+      }
+      const std::uint64_t window = steps_.next_window();
+      if (window >= n_windows()) {
+        steps_.finish();
+      } else {
+        STOKER_CHECKED(add_window(window, stop));
+      }
+      continue;
+    }
+    next_step = static_cast<std::int64_t>(step->step()) + 1;
+    const std::vector<std::uint32_t> mine = step->micro_batches_of(rank, dp_size);
+    for (std::size_t i = 0; i < mine.size(); ++i) {
+      PackTask task = task_for(*step, mine[i], static_cast<std::int64_t>(i), static_cast<std::int64_t>(mine.size()));
+      const Timed waiting(stage_.wait_out_ns, clock_time_);
+      if (!hand(std::move(task))) return Status(Reason::kStopped, "stopped");
+    }
+    // Windows that no later pack comes from are let go; packs under way hold theirs.
+    measured_.erase(measured_.begin(), measured_.lower_bound(step->after.window));
+  }
+  return {};
+}
+
+Status Planner::add_window(std::uint64_t window, std::stop_token stop) {
+  const auto per_window = static_cast<std::uint64_t>(settings_.output.window_samples);
+  const std::uint64_t first = window * per_window;
+  const std::uint64_t n = dataset_.order().size() ? std::min(per_window, *dataset_.order().size() - first) : per_window;
+  auto measured = [&] {
+    const Timed waiting(stage_.wait_in_ns, clock_time_);
+    return measurer_.measure(window, first, n, urgency(window, 0), stop);
+  }();
+  if (!measured.ok()) return std::move(measured).status();
+  const Timed busy(stage_.busy_ns, clock_time_);
+  STOKER_CHECKED(check_bad(**measured));
+  STOKER_TRY(WindowPlan plan, plan_window(window, plan_samples(**measured, CostModel{}), settings_.output.pack));
+  STOKER_CHECKED(digests_.check(window, plan.digest()));
+  steps_in_last_window_ = static_cast<std::int64_t>(plan.packs.size()) / settings_.output.pack.packs_per_step + 1;
+  measured_[window] = std::move(measured).value();
+  stage_.items.add(1);
+  return steps_.add(std::make_shared<const WindowPlan>(std::move(plan)));
+}
+
+Status Planner::check_bad(const MeasuredWindow& window) {
+  for (const MeasuredSample& s : window.samples) {
+    n_planned_.add(1);
+    if (s.bad.ok()) continue;
+    n_bad_.add(1);
+    LedgerEntry entry{.order_index = s.order_index, .entry = s.entry, .media = s.bad_media, .status = s.bad};
+    if (settings_.bad_samples.policy == BadSamplePolicy::kStop) {
+      Status status = s.bad;
+      const std::string where = dataset_.manifest(s.entry.source).describe(s.entry.row);
+      return std::move(status).with(s.bad_media.empty() ? where : where + ": " + s.bad_media);
+    }
+    // Every rank measures; one of them writes the line.
+    if (s.order_index % static_cast<std::uint64_t>(settings_.dp_size) == static_cast<std::uint64_t>(settings_.dp_rank)) {
+      planned_around_.push_back(std::move(entry));
+    }
+  }
+  const std::int64_t bad = n_bad_.get();
+  const std::int64_t all = n_planned_.get();
+  if (static_cast<double>(bad) > settings_.bad_samples.max_fraction * static_cast<double>(all)) {
+    std::string first;
+    for (const MeasuredSample& s : window.samples) {
+      if (!s.bad.ok()) {
+        first = fmt::format("; for example {}: {}", dataset_.manifest(s.entry.source).describe(s.entry.row), s.bad.to_string());
+        break;
+      }
+    }
+    return Status(Reason::kTooManyBad, fmt::format("{} of {} samples cannot be used, bad_samples.max_fraction is {}{}", bad, all,
+                                                   settings_.bad_samples.max_fraction, first));
+  }
+  return {};
+}
+
+PackTask Planner::task_for(const StepPlan& step, std::uint32_t pack, std::int64_t micro_batch, std::int64_t n_micro_batches) {
+  PackTask task;
+  task.sequence = next_sequence_++;
+  task.is_last_of_step = micro_batch + 1 == n_micro_batches;
+  task.state_before = step.before;
+  task.state_after = step.after;
+  task.counts.step = static_cast<std::int64_t>(step.step());
+  task.counts.micro_batch = micro_batch;
+  task.counts.micro_batches_in_step = n_micro_batches;
+  task.counts.step_target_tokens = step.target_tokens;
+  task.planned_around = std::exchange(planned_around_, {});
+  const StepPack& chosen = step.packs[pack];
+  if (chosen.is_dummy()) {
+    task.priority = urgency(step.after.window, 1 << 20);
+    return task;
+  }
+  const PackPlan& plan = chosen.plan();
+  task.window = measured_.at(chosen.window->window);
+  task.members = plan.members;
+  task.counts.cost = plan.cost();
+  task.priority = urgency(chosen.window->window, chosen.pack + 1);
+  return task;
+}
+
+}  // namespace stoker

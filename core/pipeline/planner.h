@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <stop_token>
+#include <vector>
+
+#include "base/result.h"
+#include "exec/bounded_queue.h"
+#include "metric/metric.h"
+#include "pipeline/measurer.h"
+#include "pipeline/pack_task.h"
+#include "pipeline/plan_digests.h"
+#include "pipeline/settings.h"
+#include "pipeline/step_gate.h"
+#include "plan/step.h"
+
+namespace stoker {
+
+/// Walks the order window by window: measures, plans, cuts steps, and hands this rank's packs on in plan order.
+/// Runs on one thread of the pipeline; the plan itself is pure.
+class Planner {
+ public:
+  using Hand = std::function<bool(PackTask)>;  ///< false: stop
+
+  Planner(const LoaderSettings& settings, const Dataset& dataset, Measurer& measurer, PlanDigests digests, StepGate& gate, PlanState start,
+          const Clock& clock);
+
+  /// Plans until the order ends or `stop` is requested. @return ok at the end of a finite order; what ended the run otherwise.
+  Status run(const Hand& hand, std::stop_token stop);
+
+  const StageClock& clock() const { return stage_; }
+  std::int64_t n_planned() const { return n_planned_.get(); }
+  std::int64_t n_planned_bad() const { return n_bad_.get(); }
+
+ private:
+  Status add_window(std::uint64_t window, std::stop_token stop);
+  Status check_bad(const MeasuredWindow& window);
+  PackTask task_for(const StepPlan& step, std::uint32_t pack, std::int64_t micro_batch, std::int64_t n_micro_batches);
+  std::uint64_t n_windows() const;
+
+  const LoaderSettings& settings_;
+  const Dataset& dataset_;
+  Measurer& measurer_;
+  const PlanDigests digests_;
+  StepGate& gate_;
+  const Clock& clock_time_;
+  StageClock stage_;
+  Counter n_planned_;
+  Counter n_bad_;
+
+  StepPlanner steps_;  // from here on: the planner thread's own
+  const PlanState start_;
+  std::map<std::uint64_t, std::shared_ptr<const MeasuredWindow>> measured_;  // windows whose packs are not all handed on
+  std::vector<LedgerEntry> planned_around_;
+  std::uint64_t next_sequence_ = 0;
+  std::int64_t steps_in_last_window_ = 1;
+};
+
+}  // namespace stoker

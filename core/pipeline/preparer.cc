@@ -1,0 +1,103 @@
+#include "pipeline/preparer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace stoker {
+
+Preparer::Preparer(const LoaderSettings& settings, std::shared_ptr<const qwen_vl::QwenVl> model, std::shared_ptr<BlockPool> blocks,
+                   Fetcher& fetcher, WorkerPool& workers, const Clock& clock, Done done, Fatal fatal)
+    : settings_(settings),
+      model_(std::move(model)),
+      blocks_(std::move(blocks)),
+      fetcher_(fetcher),
+      workers_(workers),
+      clock_(clock),
+      done_(std::move(done)),
+      fatal_(std::move(fatal)),
+      decoders_(static_cast<std::size_t>(workers.n_threads())) {}
+
+std::size_t Preparer::encoded_estimate(const PackTask& task) const {
+  if (!task.window) return 0;
+  std::size_t n = 0;
+  for (std::size_t i = 0; i < task.members.size(); ++i) {
+    for (const MeasuredImage& image : task.sample(i).images) {
+      // Where no header was read the size is a guess: a byte per pixel is what a JPEG at very high quality takes.
+      const std::size_t guess = static_cast<std::size_t>(image.upright.height) * static_cast<std::size_t>(image.upright.width) + 65536;
+      n += image.object_bytes > 0 ? image.object_bytes : guess;
+    }
+  }
+  return std::min(n, settings_.speed.memory_limit_bytes / 4);
+}
+
+Status Preparer::admit(PackTask task, std::stop_token stop) {
+  Lease encoded;
+  const PlanPosition at{.pack = task.sequence};
+  auto block = [&] {
+    const Timed waiting(admit_.wait_out_ns, clock_);
+    return blocks_->acquire(PackLayout(shape_of(task, *model_)).n_bytes, encoded_estimate(task), encoded, at, stop);
+  }();
+  if (!block.ok()) return std::move(block).status();
+  const Timed busy(admit_.busy_ns, clock_);
+  admit_.items.add(1);
+  auto job = std::make_shared<PackJob>(std::move(task), model_, std::move(block).value(), std::move(encoded), done_);
+  const std::uint64_t priority = job->task().priority;
+  if (!job->task().window) {
+    workers_.submit(priority, [job](int) { job->write_dummy_pack(); });
+    return {};
+  }
+  // Everything is read off the task before its last part can finish the job.
+  const std::size_t n_samples = job->task().members.size();
+  std::vector<std::size_t> n_images(n_samples);
+  for (std::size_t i = 0; i < n_samples; ++i) n_images[i] = job->task().sample(i).images.size();
+  for (std::size_t i = 0; i < n_samples; ++i) {
+    for (std::size_t k = 0; k < n_images[i]; ++k) fetch_image(job, i, k, stop);
+  }
+  for (std::size_t i = 0; i < n_samples; ++i) {
+    workers_.submit(priority, [job, i](int) { job->write_text(i); });
+  }
+  return {};
+}
+
+void Preparer::fetch_image(const std::shared_ptr<PackJob>& job, std::size_t i, std::size_t k, std::stop_token stop) {
+  const std::uint64_t priority = job->task().priority;
+  FetchRequest request{.url = job->task().sample(i).images[k].url, .priority = priority, .if_match = "", .stop = std::move(stop)};
+  fetcher_.submit(std::move(request), [this, job, i, k, priority](Result<FetchedObject> got) {
+    if (!got.ok()) {
+      Status status = std::move(got).status();
+      if (status.code() != Code::kBadSample) return fatal_(std::move(status));
+      return job->image_done(i, k, std::move(status));
+    }
+    auto object = std::make_shared<FetchedObject>(std::move(got).value());
+    workers_.submit(priority, [this, job, i, k, object](int worker) {
+      Status status = decode_image(*job, i, k, *object, worker);
+      if (!status.ok() && status.code() != Code::kBadSample) return fatal_(std::move(status));
+      job->image_done(i, k, std::move(status));
+    });
+  });
+}
+
+Status Preparer::decode_image(PackJob& job, std::size_t i, std::size_t k, const FetchedObject& object, int worker) {
+  const MeasuredImage& planned = job.task().sample(i).images[k];
+  const ImageOptions& options = settings_.output.image;
+  STOKER_TRY(const Probe probed, probe(object.bytes.bytes(), object.bytes.size(), options.limits));
+  if (!probed.info) return Status(Reason::kImgTruncated, "the header is not complete");
+  const qwen_vl::SizePx found{probed.info->upright_height_px(options.is_exif_applied), probed.info->upright_width_px(options.is_exif_applied)};
+  if (found != planned.upright) {
+    const bool is_swapped = found.height == planned.upright.width && found.width == planned.upright.height;
+    return Status(Reason::kMediaSizeMismatch,
+                  fmt::format("planned {}x{} (height x width, from the {}), found {}x{}{}", planned.upright.height, planned.upright.width,
+                              planned.is_size_from_row ? "row" : "header", found.height, found.width,
+                              is_swapped && planned.is_size_from_row ? "; the row's sizes look swapped or not upright: set media.sizes: ignore" : ""));
+  }
+  const PatchGeometry to{.height_px = planned.plan.height_px,
+                         .width_px = planned.plan.width_px,
+                         .patch = model_->config().patch,
+                         .merge = model_->config().merge};
+  decoded_pixels_.add(std::int64_t{found.height} * found.width);
+  return decoders_[static_cast<std::size_t>(worker)].decode(object.bytes.bytes(), *probed.info, to, options, job.patches_of(i, k));
+}
+
+}  // namespace stoker

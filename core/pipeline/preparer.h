@@ -1,0 +1,54 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <stop_token>
+#include <vector>
+
+#include "base/result.h"
+#include "exec/worker_pool.h"
+#include "media/image.h"
+#include "mem/block.h"
+#include "metric/metric.h"
+#include "pipeline/pack_job.h"
+#include "pipeline/settings.h"
+#include "source/source.h"
+
+namespace stoker {
+
+/// Turns planned packs into finished ones: leases memory in plan order, fetches, decodes into the pack's block.
+/// Threads: admit() from one; the rest happens on workers and source threads.
+class Preparer {
+ public:
+  using Done = PackJob::Done;
+  using Fatal = std::function<void(Status)>;
+
+  /// @param done   Gets every finished pack, out of order. @param fatal  Gets what ends the run (OUTAGE, FETCH_*, INTERNAL), perhaps more than once.
+  Preparer(const LoaderSettings& settings, std::shared_ptr<const qwen_vl::QwenVl> model, std::shared_ptr<BlockPool> blocks, Fetcher& fetcher,
+           WorkerPool& workers, const Clock& clock, Done done, Fatal fatal);
+
+  /// Waits for the pack's memory, then starts its work. @return BUDGET, MEMORY_LIMIT, or STOPPED.
+  Status admit(PackTask task, std::stop_token stop);
+
+  const StageClock& admit_clock() const { return admit_; }
+  std::int64_t decoded_pixels() const { return decoded_pixels_.get(); }
+
+ private:
+  void fetch_image(const std::shared_ptr<PackJob>& job, std::size_t i, std::size_t k, std::stop_token stop);
+  Status decode_image(PackJob& job, std::size_t i, std::size_t k, const FetchedObject& object, int worker);
+  std::size_t encoded_estimate(const PackTask& task) const;
+
+  const LoaderSettings& settings_;
+  const std::shared_ptr<const qwen_vl::QwenVl> model_;
+  const std::shared_ptr<BlockPool> blocks_;
+  Fetcher& fetcher_;
+  WorkerPool& workers_;
+  const Clock& clock_;
+  const Done done_;
+  const Fatal fatal_;
+  StageClock admit_;
+  Counter decoded_pixels_;
+  std::vector<PatchDecoder> decoders_;  // one per worker
+};
+
+}  // namespace stoker

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "media/image.h"
+#include "model/qwen_vl/qwen_vl.h"
+#include "plan/cost.h"
+#include "plan/order.h"
+#include "plan/plan.h"
+#include "source/source.h"
+
+namespace stoker {
+
+/// Whether `width` and `height` in a row are believed, or the media's header is read all the same.
+enum class RowSizes : std::uint8_t { kTrust, kIgnore };
+enum class BadSamplePolicy : std::uint8_t { kSkip, kStop };
+
+/// One manifest and where its relative media lie.
+struct DataSettings {
+  std::string manifest;    ///< absolute path or s3://bucket/key
+  std::string media_root;  ///< empty: the manifest's folder
+};
+
+/// Decides what comes out: every member is part of the fingerprint.
+struct OutputSettings {
+  std::vector<DataSettings> data;
+  std::string model;  ///< checkpoint folder
+  std::uint64_t seed = 0;
+  Shuffle shuffle = Shuffle::kRows;
+  std::optional<std::uint64_t> epochs;  ///< absent: endless
+  std::int64_t window_samples = 1024;   ///< positions planned together; independent of dp_size
+  PackSettings pack;
+  qwen_vl::ContentTokens content_tokens = qwen_vl::ContentTokens::kGuard;
+  ImageOptions image;
+  RowSizes row_sizes = RowSizes::kTrust;
+};
+
+/// Decides how fast: never changes a batch.
+struct SpeedSettings {
+  int cpu_threads = 1;
+  int fetch_threads = 1;
+  int fetch_concurrency = 64;
+  int prefetch_steps = 4;
+  std::size_t memory_limit_bytes = std::size_t{4} << 30;
+  std::uint64_t probe_bytes = 16384;  ///< first ranged read of an object whose size the row does not say
+};
+
+/// What happens to samples that cannot be used; changes no batch, only whether the run goes on.
+struct BadSampleSettings {
+  BadSamplePolicy policy = BadSamplePolicy::kSkip;
+  double max_fraction = 0.01;
+  std::string ledger;  ///< JSONL file, appended to
+};
+
+struct LoaderSettings {
+  OutputSettings output;
+  SpeedSettings speed;
+  BadSampleSettings bad_samples;
+  StorageSettings storage;
+  double outage_limit_s = 600;
+  std::string index_dir;
+  std::int32_t dp_rank = 0;
+  std::int32_t dp_size = 1;
+};
+
+}  // namespace stoker
