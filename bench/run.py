@@ -1,7 +1,8 @@
 """Runs benchmark groups, prints a table per group, and writes ``build/bench/GROUP.json``.
 
-A group is a module ``bench/NAME.py`` with ``def run() -> list[dict]``; each dict is one result: ``name``, ``value``, ``unit``, ``bar`` (what it is held
-against; null where there is none) and ``ok``. All values of a group come from one run. A result that is not ok makes the command fail.
+A group is a module ``bench/NAME.py`` with ``def run() -> list[dict]``; each dict is one result: ``name``, ``value``,
+``unit``, ``bar`` (what it is held against; null where there is none) and ``ok``. All values of a group come from one
+run. A result that is not ok makes the command fail.
 
     python bench/run.py            every group
     python bench/run.py pixels     one
@@ -23,7 +24,8 @@ FIELDS = ("name", "value", "unit", "bar", "ok")
 
 def groups(folder: Path = BENCH) -> dict[str, Path]:
     """Returns the groups in a folder; private modules and this one are none."""
-    return {p.stem: p for p in sorted(folder.glob("*.py")) if not p.stem.startswith("_") and p.stem != "run"}
+    names = [p for p in sorted(folder.glob("*.py")) if p.stem != "run" and not p.stem.startswith("_")]
+    return {p.stem: p for p in names}
 
 
 def load(name: str, path: Path) -> Callable[[], list[dict[str, Any]]]:
@@ -61,7 +63,9 @@ def _number(value: float | None) -> str:
 def table(name: str, results: list[dict[str, Any]]) -> str:
     """Returns the group as lines of aligned columns."""
     rows = [(name, "value", "unit", "bar", "")]
-    rows += [(r["name"], _number(r["value"]), r["unit"], _number(r["bar"]), "" if r["ok"] else "FAILS") for r in results]
+    rows += [
+        (r["name"], _number(r["value"]), r["unit"], _number(r["bar"]), "" if r["ok"] else "FAILS") for r in results
+    ]
     widths = [max(len(row[i]) for row in rows) for i in range(5)]
     return "\n".join(
         f"{row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:<{widths[2]}}  {row[3]:>{widths[3]}}  {row[4]}".rstrip()
@@ -81,7 +85,8 @@ def main(argv: list[str], *, folder: Path = BENCH, out: Path = OUT) -> int:
     n_failed = 0
     for name in wanted:
         results = checked(name, load(name, known[name])())
-        (out / f"{name}.json").write_text(json.dumps({"group": name, "results": results}, indent=2) + "\n", encoding="utf-8")
+        report = json.dumps({"group": name, "results": results}, indent=2)
+        (out / f"{name}.json").write_text(report + "\n", encoding="utf-8")
         print(table(name, results), end="\n\n", flush=True)
         n_failed += sum(not result["ok"] for result in results)
     if n_failed:

@@ -1,6 +1,6 @@
-// Runs one fuzz target for a bounded time without libFuzzer: as an ordinary test, with any compiler, so that no target rots.
-// It feeds the seeds, then seeds changed at random (bytes flipped, cut, doubled, spliced). There is no coverage feedback; that is
-// what the build with STOKER_FUZZ is for.
+// Runs one fuzz target for a bounded time without libFuzzer: as an ordinary test, with any compiler, so that no target
+// rots. It feeds the seeds, then seeds changed at random (bytes flipped, cut, doubled, spliced). There is no coverage
+// feedback; that is what the build with STOKER_FUZZ is for.
 //
 //   NAME_fuzz [FOLDER_OR_FILE ...]      STOKER_FUZZ_SECONDS=1   STOKER_FUZZ_SEED=1
 
@@ -62,8 +62,12 @@ class Mutator {
       case 1:
         if (!bytes.empty()) bytes[below(bytes.size())] = static_cast<std::uint8_t>(below(256));
         break;
-      case 2: bytes.resize(below(bytes.size() + 1)); break;
-      case 3: bytes.insert(at(bytes), static_cast<std::uint8_t>(below(256))); break;
+      case 2:
+        bytes.resize(below(bytes.size() + 1));
+        break;
+      case 3:
+        bytes.insert(at(bytes), static_cast<std::uint8_t>(below(256)));
+        break;
       case 4: {  // a piece of another input
         const std::size_t from = below(other.size());
         const std::size_t n = below(std::min<std::size_t>(other.size() - from, 64) + 1);

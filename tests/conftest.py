@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# Tests never leave the machine: a loader that would ask the cloud for credentials, or a library that would ask a hub, fails at once.
+# Tests never leave the machine: what would ask the cloud for credentials, or a hub for a model, fails at once.
 os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -20,7 +20,9 @@ def _write(root: Path, name: str, text: str) -> None:
 
 
 def test_the_tree_keeps_the_table() -> None:
-    done = subprocess.run([sys.executable, ROOT / "tools/check_includes.py"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, ROOT / "tools/check_includes.py"], capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0, done.stderr
 
 

@@ -1,7 +1,8 @@
 """Checks that includes and imports point one way. A new edge is a decision: it is made by a row in this file.
 
-C++: every ``#include "module/..."`` in ``core/`` and ``bindings/`` must be in ``INCLUDES``; a quoted include without a module must lie beside the file.
-Python: the product never imports its test parts, and torch or ray are imported only by the modules that exist for them.
+C++: every ``#include "module/..."`` in ``core/`` and ``bindings/`` must be in ``INCLUDES``; a quoted include without a
+module must lie beside the file. Python: the product never imports its test parts, and torch or ray are imported only by
+the modules that exist for them.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# base <- metric <- exec <- mem <- data <- { manifest plan source media text } <- model <- pipeline <- engine <- bindings
-#         metric <- diagnose <- { tune simulate }                                 (only engine joins these to the pipeline)
+# base <- metric <- exec <- mem <- data <- { manifest plan source media text } <- model <- pipeline <- engine
+#         metric <- diagnose <- { tune simulate }                      (only engine joins these to the pipeline)
+# engine <- bindings
 _DATA = {"base", "metric", "exec", "mem", "data"}
 _STAGES = _DATA | {"manifest", "plan", "source", "media", "text"}
 INCLUDES: dict[str, set[str]] = {

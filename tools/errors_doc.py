@@ -11,24 +11,26 @@ HEAD = """# Errors
 
 <!-- Made by `make docs` from the engine's list (core/base/reasons.def). Edit it there. -->
 
-Every error of Stoker is a `stoker.errors.StokerError` with `.message`, which names file, line and cause where they are known, and `.code`, one of the
-fixed names below. The class says what to do. A line of the ledger of bad samples carries the same codes.
+Every error of Stoker is a `stoker.errors.StokerError` with `.message`, which names file, line and cause where they are
+known, and `.code`, one of the fixed names below. The class says what to do. A line of the ledger of bad samples carries
+the same codes.
 """
 
 ACTIONS = {
     "invalid_argument": (
         "InvalidArgumentError",
-        "The settings, the data as a whole, or the call are wrong. Nothing was lost: read the message, correct, start again.",
+        "The settings, the data as a whole, or the call are wrong. Nothing was lost: read the message, correct, start "
+        "again.",
     ),
     "bad_sample": (
         "BadSampleError",
-        "One sample can never be used. With `bad_samples: {policy: skip}` it is counted, written to the ledger and stepped over; the error is "
-        "raised only with `policy: stop`.",
+        "One sample can never be used. With `bad_samples: {policy: skip}` it is counted, written to the ledger and "
+        "stepped over; the error is raised only with `policy: stop`.",
     ),
     "unavailable": (
         "UnavailableError",
-        "Something outside did not answer. The engine retries by itself, and no sample is given up for it; the error comes when that "
-        "took too long. Resume from the last state once the cause is gone.",
+        "Something outside did not answer. The engine retries by itself, and no sample is given up for it; the error "
+        "comes when that took too long. Resume from the last state once the cause is gone.",
     ),
     "exhausted": ("ExhaustedError", "Over a limit of memory: raise `speed.memory_limit`, or make packs smaller."),
     "cancelled": ("CancelledError", "The loader was closed or interrupted while something waited in it."),
