@@ -70,8 +70,10 @@ stoker::Status make_patches(const Bytes& file, stoker::PatchDecoder& decoder, st
   STOKER_TRY(const auto size,
              stoker::qwen_vl::smart_resize({found.info->upright_height_px(), found.info->upright_width_px()}, 32, {}));
   const stoker::PatchGeometry to{size.height, size.width, 16, 2};
-  if (patches.size() < to.n_bytes()) patches.resize(to.n_bytes());
-  return decoder.decode(file, *found.info, to, options, patches.data());
+  if (patches.size() < to.n_bytes() + 64) patches.resize(to.n_bytes() + 64);
+  // A block's places are multiples of 64, so are ours.
+  auto* out = patches.data() + (64 - reinterpret_cast<std::uintptr_t>(patches.data()) % 64) % 64;
+  return decoder.decode(file, *found.info, to, options, out);
 }
 
 struct Format {

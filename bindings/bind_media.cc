@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <memory>
+#include <new>
 #include <span>
 #include <string>
 #include <utility>
@@ -51,10 +52,11 @@ Array array_of(RgbImage image) {
   return Array(data, {height, width, 3}, owner);
 }
 
+/// At a multiple of 64, as in a pack's block.
 Array empty_patches(const PatchGeometry& to) {
-  auto data = std::make_unique<std::uint8_t[]>(to.n_bytes());
-  std::uint8_t* raw = data.release();
-  const nb::capsule owner(raw, [](void* p) noexcept { delete[] static_cast<std::uint8_t*>(p); });
+  constexpr std::align_val_t kAlign{64};
+  auto* raw = static_cast<std::uint8_t*>(::operator new[](to.n_bytes(), kAlign));
+  const nb::capsule owner(raw, [](void* p) noexcept { ::operator delete[](p, kAlign); });
   const auto p = static_cast<std::size_t>(to.patch);
   return Array(raw, {to.n_patches(), 3, p, p}, owner);
 }

@@ -46,6 +46,7 @@ class Pipeline {
       resampler_.start(info.height_px, info.width_px, height, width, mirror, target);
       STOKER_CHECKED(decode(file, info, options, resampler_));
     }
+    finish_streams();
     if (!resampler_.is_complete()) return {Reason::kInternal, "a decoder ended without all rows"};
     return {};
   }
@@ -67,6 +68,7 @@ class Pipeline {
       }
       STOKER_CHECKED(resampler_.take(y, pair));
     }
+    finish_streams();
     return {};
   }
 

@@ -37,10 +37,47 @@ HWY_INLINE VI16 pairs_of(VI32 sum0, VI32 sum1, int precision) {
   return hn::Min(hn::Max(hn::OddEven(high, low), hn::Zero(d)), hn::Set(d, 255));
 }
 
-/// kPairs: the number of pairs of taps if known here, 0 to take it from the table.
-template <int kPairs, bool kOneWindow>
+/// Window form with few pairs of taps, their number known here: shuffles and weights of a vector of outputs stay in
+/// registers over its six dot products (three planes, two rows). Locals, because a store through a byte pointer would
+/// make the compiler load them again.
+template <int kPairs>
+void horizontal_few(const HorizontalView& view, const RowPair& rows, const std::array<int16_t*, 3>& out) {
+  const HorizontalView taps = view;
+  const RowPair from = rows;
+  const std::array<int16_t*, 3> to = out;
+  const VI32 half = hn::Set(I32(), 1 << (taps.precision - 1));
+  for (size_t group = 0; group < static_cast<size_t>(taps.n_groups); ++group) {
+    for (size_t v = 0; v < kGroupVectors; ++v) {
+      const uint8_t* table = taps.table + group * kPairs * kGroupTableBytes + v * kVectorBytes;
+      const int32_t* base = taps.base + group * kGroupBlocks + v * kVectorBlocks;
+      const size_t at = (group * kGroupBlocks + v * kVectorBlocks) * 8;
+      VU8 shuffle[kPairs];
+      VI16 weights[kPairs];
+      for (size_t t = 0; t < kPairs; ++t) {
+        shuffle[t] = hn::Load(U8(), table + t * kGroupTableBytes);
+        weights[t] = hn::BitCast(I16(), hn::Load(U8(), table + t * kGroupTableBytes + kGroupTableBytes / 2));
+      }
+      VI16 done[3];
+      for (size_t c = 0; c < 3; ++c) {
+        const VU8 window0 = load_windows(from.rows[0][c], base);
+        const VU8 window1 = load_windows(from.rows[1][c], base);
+        VI32 sum0 = half;
+        VI32 sum1 = half;
+        for (size_t t = 0; t < kPairs; ++t) {
+          sum0 = dot_pairs(hn::BitCast(I16(), hn::TableLookupBytesOr0(window0, shuffle[t])), weights[t], sum0);
+          sum1 = dot_pairs(hn::BitCast(I16(), hn::TableLookupBytesOr0(window1, shuffle[t])), weights[t], sum1);
+        }
+        done[c] = pairs_of(sum0, sum1, taps.precision);
+      }
+      for (size_t c = 0; c < 3; ++c) hn::StoreU(done[c], I16(), to[c] + at);
+    }
+  }
+}
+
+/// Window forms with any number of pairs.
+template <bool kOneWindow>
 void horizontal_windows(const HorizontalView& taps, const RowPair& rows, const std::array<int16_t*, 3>& out) {
-  const size_t n_pairs = kPairs > 0 ? static_cast<size_t>(kPairs) : static_cast<size_t>(taps.n_pairs);
+  const auto n_pairs = static_cast<size_t>(taps.n_pairs);
   const VI32 half = hn::Set(I32(), 1 << (taps.precision - 1));
   for (size_t group = 0; group < static_cast<size_t>(taps.n_groups); ++group) {
     for (size_t v = 0; v < kGroupVectors; ++v) {
@@ -101,18 +138,18 @@ void HorizontalPair(const HorizontalView& taps, const RowPair& rows, const std::
     case HorizontalView::Form::kOneWindow:
       switch (taps.n_pairs) {
         case 1:
-          return horizontal_windows<1, true>(taps, rows, out);
+          return horizontal_few<1>(taps, rows, out);
         case 2:
-          return horizontal_windows<2, true>(taps, rows, out);
+          return horizontal_few<2>(taps, rows, out);
         case 3:
-          return horizontal_windows<3, true>(taps, rows, out);
+          return horizontal_few<3>(taps, rows, out);
         case 4:
-          return horizontal_windows<4, true>(taps, rows, out);
+          return horizontal_few<4>(taps, rows, out);
         default:
-          return horizontal_windows<0, true>(taps, rows, out);
+          return horizontal_windows<true>(taps, rows, out);
       }
     case HorizontalView::Form::kSlidingWindow:
-      return horizontal_windows<0, false>(taps, rows, out);
+      return horizontal_windows<false>(taps, rows, out);
     case HorizontalView::Form::kDot:
       return horizontal_dots(taps, rows, out);
   }
@@ -142,64 +179,185 @@ struct GroupSums {
   VI32 lane[kGroupVectors];
 };
 
-template <int kPairs>
-HWY_INLINE GroupSums vertical_group(const int16_t* const* pairs, const int32_t* weights, size_t n_pairs, size_t group,
-                                    VI32 half) {
-  GroupSums sums;
-  for (size_t v = 0; v < kGroupVectors; ++v) sums.lane[v] = half;
-  for (size_t t = 0; t < (kPairs > 0 ? static_cast<size_t>(kPairs) : n_pairs); ++t) {
-    const VI16 weight = hn::BitCast(I16(), hn::Set(I32(), weights[t]));
-    const int16_t* from = pairs[t] + group * kGroupPixels * 2;
-    for (size_t v = 0; v < kGroupVectors; ++v) {
-      sums.lane[v] = dot_pairs(hn::Load(I16(), from + v * hn::Lanes(I16())), weight, sums.lane[v]);
-    }
-  }
-  return sums;
+/// Both rows of a group, narrowed: 16 bytes of the first, 16 of the second.
+struct TwoRows {
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+  VU8 both;
+#else
+  VU8 first;
+  VU8 second;
+#endif
+};
+
+HWY_INLINE TwoRows narrow(const GroupSums& a, const GroupSums& b, int shift) {
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+  const VI16 first = pack_blocks(hn::ShiftRightSame(a.lane[0], shift), hn::ShiftRightSame(a.lane[1], shift));
+  const VI16 second = pack_blocks(hn::ShiftRightSame(b.lane[0], shift), hn::ShiftRightSame(b.lane[1], shift));
+  // Four pixels per 32-bit lane, in the order that packing by blocks left: a0 a2 b0 b2 | a1 a3 b1 b3.
+  const hn::FixedTag<int32_t, 8> d32;
+  alignas(32) static constexpr int32_t kOrder[8] = {0, 4, 1, 5, 2, 6, 3, 7};
+  return {hn::BitCast(
+      U8(), hn::TableLookupLanes(hn::BitCast(d32, pack_blocks(first, second)), hn::SetTableIndices(d32, kOrder)))};
+#else
+  const auto one = [shift](const GroupSums& s) HWY_ATTR {
+    return pack_blocks(pack_blocks(hn::ShiftRightSame(s.lane[0], shift), hn::ShiftRightSame(s.lane[1], shift)),
+                       pack_blocks(hn::ShiftRightSame(s.lane[2], shift), hn::ShiftRightSame(s.lane[3], shift)));
+  };
+  return {one(a), one(b)};
+#endif
 }
 
-template <int kPairs>
-void vertical_two(const VerticalView& taps, const std::array<uint8_t*, 2>& out) {
+/// Where two narrowed rows go: each to its own place.
+class ToRows {
+ public:
+  ToRows(const std::array<uint8_t*, 2>& out, const uint32_t* offsets)
+      : first_(out[0]), second_(out[1]), offsets_(offsets) {}
+  HWY_INLINE void put(size_t group, const TwoRows& rows) const {
+    const hn::FixedTag<uint8_t, 16> row;
+    const uint32_t at = offsets_[group];
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+    hn::StoreU(hn::LowerHalf(row, rows.both), row, first_ + at);
+    hn::StoreU(hn::UpperHalf(row, rows.both), row, second_ + at);
+#else
+    hn::StoreU(rows.first, row, first_ + at);
+    hn::StoreU(rows.second, row, second_ + at);
+#endif
+  }
+
+ private:
+  uint8_t* first_;
+  uint8_t* second_;
+  const uint32_t* offsets_;
+};
+
+constexpr size_t kTileGroups = 32;
+constexpr size_t kTwoRowBytes = 2 * kGroupPixels;
+
+HWY_INLINE void store_two_rows(const TwoRows& rows, uint8_t* to) {
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+  hn::Store(rows.both, U8(), to);
+#else
+  hn::Store(rows.first, U8(), to);
+  hn::Store(rows.second, U8(), to + kGroupPixels);
+#endif
+}
+
+/// Into a tile that waits in the cache for the other half of its lines.
+class ToTile {
+ public:
+  ToTile(uint8_t* tile, size_t first_group) : tile_(tile), first_group_(first_group) {}
+  HWY_INLINE void put(size_t group, const TwoRows& rows) const {
+    store_two_rows(rows, tile_ + (group - first_group_) * kTwoRowBytes);
+  }
+
+ private:
+  uint8_t* tile_;
+  size_t first_group_;
+};
+
+/// Whole lines: what waited in the tile, then these rows.
+class ToLines {
+ public:
+  ToLines(const uint8_t* tile, size_t first_group, uint8_t* out, const uint32_t* offsets)
+      : tile_(tile), first_group_(first_group), out_(out), offsets_(offsets) {}
+  HWY_INLINE void put(size_t group, const TwoRows& rows) const {
+    const uint8_t* from = tile_ + (group - first_group_) * kTwoRowBytes;
+    uint8_t* to = out_ + offsets_[group];
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+    hn::Stream(hn::Load(U8(), from), U8(), to);
+    hn::Stream(rows.both, U8(), to + kTwoRowBytes);
+#else
+    hn::Stream(hn::Load(U8(), from), U8(), to);
+    hn::Stream(hn::Load(U8(), from + kGroupPixels), U8(), to + kGroupPixels);
+    hn::Stream(rows.first, U8(), to + kTwoRowBytes);
+    hn::Stream(rows.second, U8(), to + kTwoRowBytes + kGroupPixels);
+#endif
+  }
+
+ private:
+  const uint8_t* tile_;
+  size_t first_group_;
+  uint8_t* out_;
+  const uint32_t* offsets_;
+};
+
+/// Few pairs, their number known here; weights and pointers in locals for the reason given at horizontal_few.
+template <int kPairs, class To>
+void vertical_few(const VerticalView& taps, size_t begin, size_t end, const To sink) {
+  const To to = sink;
+  const int shift = taps.precision;
+  const int16_t* from[2][kPairs];
+  VI16 weights[2][kPairs];
+  for (size_t row = 0; row < 2; ++row) {
+    for (size_t t = 0; t < kPairs; ++t) {
+      from[row][t] = taps.pairs[row][t];
+      weights[row][t] = hn::BitCast(I16(), hn::Set(I32(), taps.weights[row][t]));
+    }
+  }
+  const VI32 half = hn::Set(I32(), 1 << (shift - 1));
+  for (size_t group = begin; group < end; ++group) {
+    GroupSums sums[2];
+    for (size_t row = 0; row < 2; ++row) {
+      for (size_t v = 0; v < kGroupVectors; ++v) {
+        VI32 sum = half;
+        for (size_t t = 0; t < kPairs; ++t) {
+          sum = dot_pairs(hn::Load(I16(), from[row][t] + group * kGroupPixels * 2 + v * hn::Lanes(I16())),
+                          weights[row][t], sum);
+        }
+        sums[row].lane[v] = sum;
+      }
+    }
+    to.put(group, narrow(sums[0], sums[1], shift));
+  }
+}
+
+template <class To>
+void vertical_many(const VerticalView& taps, size_t begin, size_t end, const To to) {
   const auto n_pairs = static_cast<size_t>(taps.n_pairs);
   const VI32 half = hn::Set(I32(), 1 << (taps.precision - 1));
-  const int shift = taps.precision;
-  for (size_t group = 0; group < static_cast<size_t>(taps.n_groups); ++group) {
-    const GroupSums a = vertical_group<kPairs>(taps.pairs[0], taps.weights[0], n_pairs, group, half);
-    const GroupSums b = vertical_group<kPairs>(taps.pairs[1], taps.weights[1], n_pairs, group, half);
-    const uint32_t at = taps.group_offset[group];
-    const hn::FixedTag<uint8_t, 16> row;
-#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
-    const VI16 first = pack_blocks(hn::ShiftRightSame(a.lane[0], shift), hn::ShiftRightSame(a.lane[1], shift));
-    const VI16 second = pack_blocks(hn::ShiftRightSame(b.lane[0], shift), hn::ShiftRightSame(b.lane[1], shift));
-    // Four pixels per 32-bit lane, in the order that packing by blocks left: a0 a2 b0 b2 | a1 a3 b1 b3.
-    const hn::FixedTag<int32_t, 8> d32;
-    alignas(32) static constexpr int32_t kOrder[8] = {0, 4, 1, 5, 2, 6, 3, 7};
-    const auto rows = hn::BitCast(
-        U8(), hn::TableLookupLanes(hn::BitCast(d32, pack_blocks(first, second)), hn::SetTableIndices(d32, kOrder)));
-    hn::StoreU(hn::LowerHalf(row, rows), row, out[0] + at);
-    hn::StoreU(hn::UpperHalf(row, rows), row, out[1] + at);
-#else
-    const auto narrow = [shift](const GroupSums& s) HWY_ATTR {
-      return pack_blocks(pack_blocks(hn::ShiftRightSame(s.lane[0], shift), hn::ShiftRightSame(s.lane[1], shift)),
-                         pack_blocks(hn::ShiftRightSame(s.lane[2], shift), hn::ShiftRightSame(s.lane[3], shift)));
-    };
-    hn::StoreU(narrow(a), row, out[0] + at);
-    hn::StoreU(narrow(b), row, out[1] + at);
-#endif
+  for (size_t group = begin; group < end; ++group) {
+    GroupSums sums[2];
+    for (size_t row = 0; row < 2; ++row) {
+      for (size_t v = 0; v < kGroupVectors; ++v) sums[row].lane[v] = half;
+      for (size_t t = 0; t < n_pairs; ++t) {
+        const VI16 weight = hn::BitCast(I16(), hn::Set(I32(), taps.weights[row][t]));
+        const int16_t* from = taps.pairs[row][t] + group * kGroupPixels * 2;
+        for (size_t v = 0; v < kGroupVectors; ++v) {
+          sums[row].lane[v] = dot_pairs(hn::Load(I16(), from + v * hn::Lanes(I16())), weight, sums[row].lane[v]);
+        }
+      }
+    }
+    to.put(group, narrow(sums[0], sums[1], taps.precision));
+  }
+}
+
+template <class To>
+void vertical_two(const VerticalView& taps, size_t begin, size_t end, const To to) {
+  switch (taps.n_pairs) {
+    case 1:
+      return vertical_few<1>(taps, begin, end, to);
+    case 2:
+      return vertical_few<2>(taps, begin, end, to);
+    case 3:
+      return vertical_few<3>(taps, begin, end, to);
+    case 4:
+      return vertical_few<4>(taps, begin, end, to);
+    default:
+      return vertical_many(taps, begin, end, to);
   }
 }
 
 void VerticalRows(const VerticalView& taps, const std::array<uint8_t*, 2>& out) {
-  switch (taps.n_pairs) {
-    case 1:
-      return vertical_two<1>(taps, out);
-    case 2:
-      return vertical_two<2>(taps, out);
-    case 3:
-      return vertical_two<3>(taps, out);
-    case 4:
-      return vertical_two<4>(taps, out);
-    default:
-      return vertical_two<0>(taps, out);
+  vertical_two(taps, 0, static_cast<size_t>(taps.n_groups), ToRows(out, taps.group_offset));
+}
+
+void VerticalQuad(const VerticalView& upper, const VerticalView& lower, uint8_t* out) {
+  HWY_ALIGN uint8_t tile[kTileGroups * kTwoRowBytes];
+  const auto n_groups = static_cast<size_t>(upper.n_groups);
+  for (size_t begin = 0; begin < n_groups; begin += kTileGroups) {
+    const size_t end = begin + kTileGroups < n_groups ? begin + kTileGroups : n_groups;
+    vertical_two(upper, begin, end, ToTile(tile, begin));
+    vertical_two(lower, begin, end, ToLines(tile, begin, out, upper.group_offset));
   }
 }
 
@@ -207,11 +365,14 @@ void VerticalRows(const VerticalView& taps, const std::array<uint8_t*, 2>& out) 
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
+#include <hwy/cache_control.h>
+
 namespace stoker {
 
 HWY_EXPORT(HorizontalPair);
 HWY_EXPORT(ZipPair);
 HWY_EXPORT(VerticalRows);
+HWY_EXPORT(VerticalQuad);
 
 void horizontal_pair(const HorizontalView& taps, const RowPair& rows, const std::array<std::int16_t*, 3>& out) {
   HWY_DYNAMIC_DISPATCH(HorizontalPair)(taps, rows, out);
@@ -222,6 +383,10 @@ void zip_pair(const RowPair& rows, int n_groups, const std::array<std::int16_t*,
 void vertical_rows(const VerticalView& taps, const std::array<std::uint8_t*, 2>& out) {
   HWY_DYNAMIC_DISPATCH(VerticalRows)(taps, out);
 }
+void vertical_quad(const VerticalView& upper, const VerticalView& lower, std::uint8_t* out) {
+  HWY_DYNAMIC_DISPATCH(VerticalQuad)(upper, lower, out);
+}
+void finish_streams() { hwy::FlushStream(); }
 
 }  // namespace stoker
 #endif  // HWY_ONCE

@@ -50,4 +50,12 @@ struct VerticalView {
 /// Writes 16 pixels per group at out[row] + group_offset[group].
 void vertical_rows(const VerticalView& taps, const std::array<std::uint8_t*, 2>& out);
 
+/// Four output rows whose 16-pixel pieces lie behind one another, 64 bytes per group: rows of a patch of 16. Whole
+/// cache lines go past the cache, because who reads them comes later; `finish_streams` makes them visible to other
+/// threads.
+/// @param upper, lower  Rows 0 and 1, rows 2 and 3; same groups, offsets and precision.
+/// @param out  A multiple of 64, like every group offset.
+void vertical_quad(const VerticalView& upper, const VerticalView& lower, std::uint8_t* out);
+void finish_streams();
+
 }  // namespace stoker

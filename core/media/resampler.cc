@@ -9,6 +9,7 @@ namespace {
 
 constexpr int kBlockOutputs = 4;
 constexpr int kWindowBytes = 16;
+constexpr int kStepRows = 4;
 constexpr std::size_t kTableBytesPerPair = 128;  // of a group: 64 of shuffles, 64 of weights
 
 std::int32_t as_word(std::int16_t low, std::int16_t high) {
@@ -26,7 +27,7 @@ void Resampler::start(int source_height, int source_width, int height, int width
   n_groups_ = (width + kGroupPixels - 1) / kGroupPixels;
   mirror_ = mirror;
   target_ = &target;
-  n_steps_ = (height + 1) / 2;
+  n_steps_ = (height + kStepRows - 1) / kStepRows;
   next_step_ = 0;
   n_rows_ = 0;
   make_taps(source_width, width, mirror.is_left_right, across_);
@@ -109,10 +110,11 @@ void Resampler::make_dots() {
   horizontal_.base = base;
 }
 
-/// Output rows in the order in which their source rows arrive.
-int Resampler::upright_row(int step, int which) const {
-  const int k = std::min(2 * step + which, height_ - 1);
-  return mirror_.is_upside_down ? height_ - 1 - k : k;
+/// The output rows of a step, in the order in which their source rows arrive.
+Resampler::Rows Resampler::rows_of(int step) const {
+  const int near = kStepRows * step;
+  const int far = std::min(near + kStepRows, height_);
+  return mirror_.is_upside_down ? Rows{height_ - far, height_ - near} : Rows{near, far};
 }
 
 void Resampler::make_vertical() {
@@ -140,8 +142,8 @@ void Resampler::make_vertical() {
   int pairs = 1;
   for (int step = 0; step < n_steps_; ++step) {
     int oldest = source_height_ / 2;
-    for (int which = 0; which < 2; ++which) {
-      const auto y = static_cast<std::size_t>(upright_row(step, which));
+    const auto [begin, end] = rows_of(step);
+    for (auto y = static_cast<std::size_t>(begin); y < static_cast<std::size_t>(end); ++y) {
       newest = std::max(newest, first_pair_[y] + n_pairs_[y] - 1);
       oldest = std::min(oldest, first_pair_[y]);
     }
@@ -168,8 +170,8 @@ Status Resampler::take(int first, const RowPair& pair) {
   n_rows_ = std::min(first + 2, source_height_);
   while (next_step_ < n_steps_) {
     bool is_ready = true;
-    for (int which = 0; which < 2; ++which) {
-      const auto y = static_cast<std::size_t>(upright_row(next_step_, which));
+    const auto [begin, end] = rows_of(next_step_);
+    for (auto y = static_cast<std::size_t>(begin); y < static_cast<std::size_t>(end); ++y) {
       is_ready = is_ready && down_.first[y] + down_.count[y] <= n_rows_;
     }
     if (!is_ready) break;
@@ -178,29 +180,36 @@ Status Resampler::take(int first, const RowPair& pair) {
   return {};
 }
 
-void Resampler::emit(int step) {
-  const std::array<int, 2> y = {upright_row(step, 0), upright_row(step, 1)};
-  const auto row0 = static_cast<std::size_t>(y[0]);
-  const auto row1 = static_cast<std::size_t>(y[1]);
+VerticalView Resampler::view_of(int y0, int y1, int c, std::size_t slot) {
+  const std::array<std::size_t, 2> y = {static_cast<std::size_t>(y0), static_cast<std::size_t>(y1)};
   VerticalView view{};
   view.n_groups = n_groups_;
-  view.n_pairs = std::max(n_pairs_[row0], n_pairs_[row1]);
+  view.n_pairs = std::max(n_pairs_[y[0]], n_pairs_[y[1]]);
   view.precision = down_.precision;
   view.group_offset = target_->group_offsets();
   for (std::size_t i = 0; i < 2; ++i) {
-    view.weights[i] = pair_weights_ + static_cast<std::size_t>(y[i]) * static_cast<std::size_t>(vertical_stride_);
+    view.weights[i] = pair_weights_ + y[i] * static_cast<std::size_t>(vertical_stride_);
+    auto& pointers = pair_pointers_[slot + i];
+    for (int t = 0; t < view.n_pairs; ++t) pointers[static_cast<std::size_t>(t)] = ring_row(first_pair_[y[i]] + t, c);
+    view.pairs[i] = pointers.data();
   }
+  return view;
+}
+
+void Resampler::emit(int step) {
+  const auto [begin, end] = rows_of(step);
+  const bool has_lines = target_->has_lines() && end - begin == kStepRows;
   for (int c = 0; c < 3; ++c) {
-    for (std::size_t i = 0; i < 2; ++i) {
-      for (int t = 0; t < view.n_pairs; ++t) {
-        pair_pointers_[i][static_cast<std::size_t>(t)] = ring_row(first_pair_[static_cast<std::size_t>(y[i])] + t, c);
-      }
-      view.pairs[i] = pair_pointers_[i].data();
+    if (has_lines) {
+      vertical_quad(view_of(begin, begin + 1, c, 0), view_of(begin + 2, begin + 3, c, 2), target_->row(begin, c));
+      continue;
     }
-    vertical_rows(view, {target_->row(y[0], c), target_->row(y[1], c)});
+    for (int y = begin; y < end; y += 2) {
+      const int next = std::min(y + 1, end - 1);
+      vertical_rows(view_of(y, next, c, 0), {target_->row(y, c), target_->row(next, c)});
+    }
   }
-  target_->finish(y[0]);
-  if (y[1] != y[0]) target_->finish(y[1]);
+  for (int y = begin; y < end; ++y) target_->finish(y);
 }
 
 void Resampler::copy_rows(int first, const RowPair& pair) {

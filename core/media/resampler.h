@@ -11,13 +11,16 @@
 
 namespace stoker {
 
-/// Where resized rows go. Rows come in pairs (2k, 2k + 1), ascending or, for a picture stored upside down, descending.
+/// Where resized rows go. Rows come in fours (4k to 4k + 3), ascending or, for a picture stored upside down,
+/// descending.
 class RowTarget {
  public:
   virtual ~RowTarget() = default;
   /// Where row `y` of plane `c` begins; 16 pixels of group g are written at group_offsets()[g] from there.
   virtual std::uint8_t* row(int y, int c) = 0;
   virtual const std::uint32_t* group_offsets() const = 0;
+  /// Whether rows y to y + 3 (y a multiple of 4) lie behind one another, 64 aligned bytes per group.
+  virtual bool has_lines() const = 0;
   /// All planes of row `y` are written.
   virtual void finish(int y) = 0;
 };
@@ -44,7 +47,12 @@ class Resampler final : public RowSink {
   void make_windows(int n_pairs, bool is_one_window);
   void make_dots();
   void make_vertical();
-  int upright_row(int step, int which) const;
+  struct Rows {
+    int begin;
+    int end;
+  };
+  Rows rows_of(int step) const;
+  VerticalView view_of(int y0, int y1, int c, std::size_t slot);
   void emit(int step);
   void copy_rows(int first, const RowPair& pair);
   std::int16_t* ring_row(int pair, int c) {
@@ -71,7 +79,7 @@ class Resampler final : public RowSink {
   std::vector<std::int32_t> n_pairs_;
   Scratch weight_memory_;
   std::int32_t* pair_weights_ = nullptr;
-  std::array<std::vector<const std::int16_t*>, 2> pair_pointers_;
+  std::array<std::vector<const std::int16_t*>, 4> pair_pointers_;
 
   Scratch ring_memory_;
   std::int16_t* ring_ = nullptr;

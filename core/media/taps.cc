@@ -48,6 +48,7 @@ void make_taps(int n_source, int n_out, bool is_reversed, AxisTaps& taps) {
   const auto stride = static_cast<std::size_t>(bound);
   thread_local std::vector<double> real;  // (n_out, bound): kept, so that a picture allocates nothing
   real.resize(rows * stride);
+  double* const raw = real.data();
   taps.first.resize(rows);
   taps.count.resize(rows);
 
@@ -56,7 +57,7 @@ void make_taps(int n_source, int n_out, bool is_reversed, AxisTaps& taps) {
     const double centre = (static_cast<double>(i) + 0.5) * scale;
     const int lo = std::max(0, static_cast<int>(centre - support + 0.5));
     const int n = std::clamp(std::min(n_source, static_cast<int>(centre + support + 0.5)) - lo, 0, bound);
-    double* weights = real.data() + i * stride;
+    double* weights = raw + i * stride;
     double total = 0;
     for (int j = 0; j < n; ++j) {
       weights[j] = bicubic((j + lo - centre + 0.5) * inverse);
@@ -81,7 +82,7 @@ void make_taps(int n_source, int n_out, bool is_reversed, AxisTaps& taps) {
   taps.weights.resize(rows * stride);
   taps.max_count = 1;
   for (std::size_t i = 0; i < rows; ++i) {
-    const double* weights = real.data() + i * stride;
+    const double* weights = raw + i * stride;
     std::int16_t* out = taps.weights.data() + i * stride;
     int begin = 0;
     int end = taps.count[i];

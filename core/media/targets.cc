@@ -6,8 +6,8 @@ namespace stoker {
 namespace {
 
 std::uint8_t* plane_row(Scratch& rows, std::size_t stride, int y, int c) {
-  return rows.get<std::uint8_t>(6 * stride) +
-         (static_cast<std::size_t>(y % 2) * 3 + static_cast<std::size_t>(c)) * stride;
+  return rows.get<std::uint8_t>(12 * stride) +
+         (static_cast<std::size_t>(y % 4) * 3 + static_cast<std::size_t>(c)) * stride;
 }
 
 void linear_offsets(int width, std::vector<std::uint32_t>& offsets) {
@@ -22,6 +22,7 @@ void PatchTarget::start(const PatchGeometry& geometry, std::uint8_t* patches) {
   patches_ = patches;
   patch_bytes_ = static_cast<std::size_t>(3 * geometry.patch * geometry.patch);
   is_direct_ = geometry.patch == kGroupPixels;
+  has_lines_ = is_direct_ && reinterpret_cast<std::uintptr_t>(patches) % 64 == 0;
   const int m = geometry.merge;
   column_offsets_.resize(static_cast<std::size_t>(geometry.width_px / geometry.patch));
   for (std::size_t px = 0; px < column_offsets_.size(); ++px) {

@@ -19,6 +19,7 @@ class PatchTarget final : public RowTarget {
   void start(const PatchGeometry& geometry, std::uint8_t* patches);
   std::uint8_t* row(int y, int c) override;
   const std::uint32_t* group_offsets() const override { return offsets_.data(); }
+  bool has_lines() const override { return has_lines_; }
   void finish(int y) override;
 
  private:
@@ -26,11 +27,12 @@ class PatchTarget final : public RowTarget {
 
   PatchGeometry geometry_;
   bool is_direct_ = true;
+  bool has_lines_ = true;
   std::uint8_t* patches_ = nullptr;
   std::size_t patch_bytes_ = 0;
   std::vector<std::uint32_t> offsets_;         // (n_groups)
   std::vector<std::uint32_t> column_offsets_;  // (patches in a row)
-  Scratch rows_;                               // (2, 3, stride), unless direct
+  Scratch rows_;                               // (4, 3, stride), unless direct
   std::size_t stride_ = 0;
 };
 
@@ -40,6 +42,7 @@ class ImageTarget final : public RowTarget {
   explicit ImageTarget(RgbImage& image);
   std::uint8_t* row(int y, int c) override;
   const std::uint32_t* group_offsets() const override { return offsets_.data(); }
+  bool has_lines() const override { return false; }
   void finish(int y) override;
 
  private:
