@@ -114,8 +114,8 @@ soak: $(STAMPS)/build $(STAMPS)/test  ## long proofs: minutes each
 
 bench: $(STAMPS)/build $(STAMPS)/test  ## benchmarks; BENCH=pixels for one group
 	cmake --preset release -D Python_EXECUTABLE=$(CURDIR)/$(BIN)/python --log-level=WARNING
-	cmake --build --preset release
-	$(BIN)/python bench/run.py $(BENCH)
+	cmake --build --preset release --target bench/all
+	STOKER_BENCH_DIR=$(CURDIR)/build/release/bench $(BIN)/python bench/run.py $(BENCH)
 
 # ---- making files
 
