@@ -1,0 +1,156 @@
+"""The row cases of tools/cases that the manifest decides: lines, forms, texts, placeholders."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stoker import _core
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# Decided after the row is read: by the source (schemes, missing files) or by the text (lengths, labels, templates).
+LATER_CODES = {"MEDIA_SCHEME", "MEDIA_NOT_FOUND", "SEQ_TOO_LONG", "NO_LOSS_TOKENS", "TURN_ORDER"}
+LATER_FILES = {"TXT-10/no_token.jsonl"}
+CASES = [
+    *(f"JSL-{i:02}" for i in range(1, 20)),
+    *("TXT-01", "TXT-02", "TXT-03", "TXT-04", "TXT-05", "TXT-08", "TXT-09", "TXT-11"),
+    *("LDR-03", "LDR-04", "LDR-21", "PCK-07"),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cases")
+    make = ROOT / "tools" / "cases" / "make_cases.py"
+    subprocess.run([sys.executable, str(make), str(folder)], check=True, timeout=300)
+    return folder
+
+
+def cases_of(folder: Path, case_id: str) -> Iterator[dict[str, Any]]:
+    found = json.loads((folder / "manifest.json").read_text())["cases"]
+    mine = [case for case in found if case["id"] == case_id and case["kind"] == "jsonl"]
+    assert mine, f"{case_id} has no file"
+    yield from mine
+
+
+def read(path: Path, **options: bool) -> dict[int, dict[str, Any] | tuple[str, str]]:
+    """Returns, by line number, a row's sample or (code, message) as a ledger would have them."""
+    manifest = _core.Manifest.open(str(path))
+    rows: dict[int, dict[str, Any] | tuple[str, str]] = {}
+    for i in range(manifest.n_rows):
+        offset, _, line = manifest.row(i)
+        try:
+            sample = _core.parse_row(manifest.read(i), **options)
+        except Exception as error:
+            rows[line] = (str(getattr(error, "code", "?")), f"{manifest.describe(i)}: {error}")
+            continue
+        rows[line] = sample | {"offset": offset, "n_bytes": manifest.row(i)[1]}
+    return rows
+
+
+def texts(sample: dict[str, Any], role: str) -> str:
+    return "".join(part.get("text", "") for turn in sample["turns"] if turn["role"] == role for part in turn["parts"])
+
+
+def n_images(sample: dict[str, Any]) -> int:
+    return sum("image" in part for turn in sample["turns"] for part in turn["parts"])
+
+
+def meaning(sample: dict[str, Any]) -> tuple[Any, ...]:
+    return sample["turns"], sample["media"], sample["tools"]
+
+
+def wrong_with(row: dict[str, Any], got: dict[str, Any] | tuple[str, str], all_rows: dict[int, Any]) -> str:
+    """Returns what differs from the wanted outcome of one row, or an empty text."""
+    code = row.get("code", "")
+    if row["result"] == "reject" and code not in LATER_CODES:
+        if not isinstance(got, tuple):
+            return "was accepted"
+        return "" if got[0] == code and row.get("message_has", "") in got[1] else f"refused as {got}"
+    if isinstance(got, tuple):
+        return "" if row["result"] == "either" and got[0] == code else f"refused as {got}"
+    wanted = {
+        "offset": got["offset"],
+        "user": texts(got, "user"),
+        "images": n_images(got),
+        "turns": len(got["turns"]),
+        "id_text": got["id"],
+        "reference": got["media"][0]["reference"].decode() if got["media"] else "",
+    }
+    for key, value in wanted.items():
+        if key in row and row[key] != value:
+            return f"{key} {value!r}"
+    if row.get("row_bytes_min", 0) > got["n_bytes"]:
+        return f"{got['n_bytes']} bytes"
+    if row.get("warn") == "text_replaced" and got["text_replaced"] != 1:
+        return "text_replaced not counted"
+    if "same_tokens_as_line" in row and meaning(got) != meaning(all_rows[row["same_tokens_as_line"]]):
+        return "means something else than the other row"
+    return ""
+
+
+@pytest.mark.parametrize("case_id", CASES)
+def test_case(folder: Path, case_id: str) -> None:
+    n_checked = 0
+    for case in cases_of(folder, case_id):
+        got = read(folder / case["file"])
+        expect = case["expect"]
+        for row in expect.get("rows", []):
+            if case["file"] in LATER_FILES:
+                continue
+            assert row["line"] in got, f"{case['file']}:{row['line']} was not read"
+            problem = wrong_with(row, got[row["line"]], got)
+            assert not problem, f"{case['file']}:{row['line']} {problem}"
+            n_checked += 1
+        if "rows" in expect:
+            assert len(got) == len(expect["rows"])
+        if "with_option" in expect:
+            lenient = read(folder / case["file"], nonfinite_is_null=True)
+            accepted = [line for line, sample in lenient.items() if not isinstance(sample, tuple)]
+            assert accepted == expect["with_option"]["rows_accepted"]
+        if "rejected_lines" in expect:
+            assert [line for line, r in got.items() if isinstance(r, tuple)] == expect["rejected_lines"]
+        if "images_per_sample" in expect:
+            assert [n_images(r) for r in got.values() if not isinstance(r, tuple)] == expect["images_per_sample"]
+        n_checked += len(got)
+    assert n_checked > 0
+
+
+def test_syntax_errors_name_file_line_column_and_byte(folder: Path) -> None:
+    refused = [r for r in read(folder / "JSL-12/syntax.jsonl").values() if isinstance(r, tuple)]
+    for line, (_, message) in zip((2, 3), refused, strict=True):
+        assert f"syntax.jsonl:{line} (byte " in message
+        assert "column " in message
+
+
+def test_messages_stay_short(folder: Path) -> None:
+    for path in folder.glob("**/*.jsonl"):
+        for result in read(path).values():
+            if isinstance(result, tuple):
+                assert len(result[1]) < 400 + len(str(path))
+
+
+def test_an_indexed_manifest_reads_the_same(folder: Path, tmp_path: Path) -> None:
+    for path in [folder / "JSL-01/bom.jsonl", folder / "JSL-02/crlf_blank.jsonl", folder / "JSL-04/long_line.jsonl"]:
+        plain = _core.Manifest.open(str(path))
+        _core.Manifest.open(str(path), index_dir=str(tmp_path))
+        indexed = _core.Manifest.open(str(path), index_dir=str(tmp_path))
+        assert not indexed.was_scanned
+        assert indexed.fingerprint == plain.fingerprint
+        for i in range(plain.n_rows):
+            assert indexed.row(i) == plain.row(i)
+            assert indexed.read(i) == plain.read(i)
+
+
+def test_a_row_over_the_limit_is_refused_and_the_next_is_read(folder: Path) -> None:
+    manifest = _core.Manifest.open(str(folder / "JSL-04/long_line.jsonl"), max_row_bytes=1 << 20)
+    assert manifest.read(0)
+    with pytest.raises(Exception, match="JSON_ROW_TOO_LONG"):
+        manifest.read(1)
+    assert manifest.read(2)
