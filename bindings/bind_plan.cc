@@ -134,7 +134,7 @@ void bind_plan(nb::module_& m) {
           nb::gil_scoped_release unlocked;
           return plan_window(window, samples, settings);
         }();
-        return std::make_unique<WindowPlan>(value_or_throw(std::move(plan)));
+        return value_or_throw(std::move(plan));
       },
       nb::arg("window"), nb::arg("samples").noconvert(), nb::kw_only(), nb::arg("tokens_per_pack"),
       "samples: int64 (n, 7): order_index, tokens (0: unusable), target_tokens, patches, images, cost_language, "
