@@ -21,7 +21,7 @@ class JpegCodec {
   JpegCodec(const JpegCodec&) = delete;
   JpegCodec& operator=(const JpegCodec&) = delete;
 
-  /// Begins a file (borrowed until the next call): creates the decompressor on first use, forgets the previous file.
+  /// Begins a file (borrowed until the next call). Nothing of the file before is left, not even its tables.
   Status open(std::span<const std::byte> file, int max_scans);
   /// Calls fn(jpeg_decompress_struct&). Only calls into the library and plain data belong into `fn`.
   template <typename Fn>

@@ -1,0 +1,69 @@
+// One picture: probed in growing pieces, decoded whole and to patches. The probe, whatever the length of its piece,
+// must not contradict itself, and the two decoders must agree on whether the file is good.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <span>
+#include <vector>
+
+#include "media/image.h"
+
+namespace {
+
+void require(bool claim) {
+  if (!claim) std::abort();
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::span<const std::byte> file(reinterpret_cast<const std::byte*>(data), size);
+  stoker::ImageOptions options;
+  options.limits.max_pixels = 1 << 18;  // the fuzzer's time is for parsing, not for large pictures
+  options.limits.max_scans = 20;
+
+  const auto whole = stoker::probe(file, size, options.limits);
+  if (!whole.ok()) {
+    require(whole.status().code() == stoker::Code::kBadSample);
+    require(!stoker::decode_rgb(file, options).ok());
+    return 0;
+  }
+  // The whole file leaves nothing to fetch.
+  require(whole->info.has_value());
+  const stoker::ImageInfo& info = *whole->info;
+  require(info.height_px > 0 && info.width_px > 0 && info.orientation >= 1 && info.orientation <= 8);
+  for (std::size_t n = 1; n < size; n = n * 2 + 1) {
+    const auto part = stoker::probe(file.first(n), size, options.limits);
+    require(part.ok());  // what the whole says is good is never called bad from a piece of it
+    if (part->info) {
+      require(part->info->height_px == info.height_px && part->info->width_px == info.width_px);
+      require(part->info->orientation == info.orientation);
+    } else {
+      require(part->need_begin < part->need_end && part->need_end <= size);
+    }
+  }
+
+  const auto rgb = stoker::decode_rgb(file, options);
+  if (rgb.ok()) {
+    require(rgb->height_px == info.upright_height_px() && rgb->width_px == info.upright_width_px());
+  } else {
+    require(rgb.status().code() == stoker::Code::kBadSample);
+  }
+  stoker::PatchGeometry to;
+  to.height_px = 64;
+  to.width_px = 96;
+  std::vector<std::uint8_t> patches(to.n_bytes());
+  static thread_local stoker::PatchDecoder decoder;
+  const auto status = decoder.decode(file, info, to, options, patches.data());
+  require(status.ok() == rgb.ok());
+  if (!status.ok()) {
+    require(status.reason() == rgb.status().reason());
+    return 0;
+  }
+  // What the decoder had before changes nothing: tables left over from another file would.
+  std::vector<std::uint8_t> again(to.n_bytes());
+  require(stoker::PatchDecoder().decode(file, info, to, options, again.data()).ok());
+  require(patches == again);
+  return 0;
+}

@@ -1,0 +1,49 @@
+// A conversation's text: repaired, normalised, cut and encoded; and, where the first byte says so, a tokenizer.json.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/tokenizer.h"
+#include "text/utf8.h"
+
+namespace {
+
+void require(bool claim) {
+  if (!claim) std::abort();
+}
+
+// Ill-formed UTF-8 is mended once: what comes out has nothing left to mend, and encodes to the same ids.
+void encode(const stoker::text::Tokenizer& tokenizer, std::string_view text) {
+  std::vector<std::int32_t> ids;
+  const auto counts = tokenizer.encode(text, {}, ids);
+  for (const std::int32_t id : ids) require(id >= 0 && id < tokenizer.vocab_size());
+
+  std::string repaired;
+  std::vector<stoker::text::ByteSpan> spans{{0, text.size()}};
+  require(stoker::text::repair_utf8(text, repaired, spans) == counts.replaced);
+  require((counts.replaced == 0) == stoker::text::is_valid_utf8(text));
+  require(stoker::text::is_valid_utf8(repaired));
+  require(spans.size() == 1 && spans[0].begin == 0 && spans[0].end == repaired.size());
+  std::vector<std::int32_t> again;
+  require(tokenizer.encode(repaired, {}, again).replaced == 0);
+  require(ids == again);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  static const auto tokenizer = stoker::text::Tokenizer::load(STOKER_TESTDATA "/qwen3-vl/tokenizer.json");
+  require(tokenizer.ok());
+  if (size == 0) return 0;
+  const std::string_view text(reinterpret_cast<const char*>(data) + 1, size - 1);
+  if (data[0] != '{') {
+    encode(**tokenizer, text);
+    return 0;
+  }
+  const auto parsed = stoker::text::Tokenizer::parse({text.data() - 1, size}, "fuzzed");
+  if (!parsed.ok()) require(parsed.status().code() == stoker::Code::kInvalidArgument);
+  return 0;
+}
