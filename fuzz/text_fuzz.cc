@@ -30,6 +30,24 @@ void encode(const stoker::text::Tokenizer& tokenizer, std::string_view text) {
   std::vector<std::int32_t> again;
   require(tokenizer.encode(repaired, {}, again).replaced == 0);
   require(ids == again);
+
+  // Added tokens cut, so chunks that begin with one have the ids of the whole.
+  const std::size_t half = text.size() / 2;
+  const std::string first = "<|im_start|>" + std::string(text.substr(0, half));
+  const std::string second = "<|im_start|>" + std::string(text.substr(half));
+  std::vector<std::int32_t> whole, chunks;
+  tokenizer.encode(first + second, {}, whole);
+  tokenizer.encode(first, {}, chunks);
+  tokenizer.encode(second, {}, chunks);
+  require(whole == chunks);
+
+  // In content no guarded token is ever recognised; a range over text without one changes nothing.
+  const stoker::text::ByteSpan all{0, text.size()};
+  std::vector<std::int32_t> literal;
+  const bool has_control = tokenizer.encode(text, {&all, 1}, literal).control_literals > 0;
+  require(has_control || literal == ids);
+  const std::int32_t turn_end = tokenizer.token_id("<|im_end|>").value_or(-1);
+  for (const std::int32_t id : literal) require(id != turn_end);
 }
 
 }  // namespace

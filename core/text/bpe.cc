@@ -1,93 +1,83 @@
 #include "text/bpe.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <bit>
+#include <string>
 
 namespace stoker::text {
 namespace {
 
-std::uint64_t key_of(std::int32_t left, std::int32_t right) {
-  return (static_cast<std::uint64_t>(static_cast<std::uint32_t>(left)) << 32) | static_cast<std::uint32_t>(right);
+constexpr unsigned kIdBits = 21;
+constexpr std::uint64_t kFree = ~std::uint64_t{0};
+
+std::uint64_t pair_of(std::int32_t left, std::int32_t right) {
+  return (static_cast<std::uint64_t>(left) << kIdBits) | static_cast<std::uint64_t>(right);
 }
-std::uint64_t mixed(std::uint64_t key) { return (key ^ (key >> 29)) * 0x9E3779B97F4A7C15; }
+std::uint64_t mixed(std::uint64_t pair) { return pair * 0x9E3779B97F4A7C15; }
 
 }  // namespace
 
-Result<Bpe> Bpe::make(std::span<const std::pair<std::int32_t, std::string>> words, std::span<const Merge> merges) {
-  Bpe bpe;
-  bpe.byte_ids_.fill(-1);
-  for (const auto& [id, bytes] : words) {
-    const auto at = static_cast<std::size_t>(id);
-    if (at >= bpe.words_.size()) bpe.words_.resize(at + 1);
-    bpe.words_[at] = {static_cast<std::uint32_t>(bpe.bytes_.size()), static_cast<std::uint32_t>(bytes.size()), false};
-    bpe.bytes_ += bytes;
-    if (bytes.size() == 1) bpe.byte_ids_[static_cast<unsigned char>(bytes[0])] = id;
+Result<Bpe> Bpe::make(WordIndex words, std::span<const Merge> merges) {
+  if (words.end_id() >= kIdLimit || merges.size() >= kNoRank) {
+    return Status(Reason::kTokenizer, "model.vocab: more than " + std::to_string(kIdLimit) + " entries");
   }
+  Bpe bpe;
+  bpe.words_ = std::move(words);
   for (unsigned b = 0; b < 256; ++b) {
+    const auto byte = static_cast<char>(b);
+    bpe.byte_ids_[b] = bpe.words_.find({&byte, 1});
     if (bpe.byte_ids_[b] < 0) {
       return Status(Reason::kTokenizer, "model.vocab: no entry for the single byte " + std::to_string(b));
     }
   }
-  bpe.index_words();
   bpe.index_merges(merges);
   Scratch scratch;
   std::vector<std::int32_t> ids;
-  for (std::size_t id = 0; id < bpe.words_.size(); ++id) {
-    if (bpe.words_[id].length == 0) continue;
+  bpe.is_reached_.resize(static_cast<std::size_t>(bpe.words_.end_id()));
+  for (std::int32_t id = 0; id < bpe.words_.end_id(); ++id) {
+    const std::string_view bytes = bpe.words_.bytes_of(id);
+    if (bytes.empty()) continue;
     ids.clear();
-    bpe.merge(bpe.bytes_of(bpe.words_[id]), ids, scratch);
-    bpe.words_[id].is_reached = ids.size() == 1;
+    bpe.merge(bytes, ids, scratch);
+    bpe.is_reached_[static_cast<std::size_t>(id)] = ids.size() == 1 && ids[0] == id;
   }
   return bpe;
 }
 
-void Bpe::index_words() {
-  word_slots_.assign(std::bit_ceil(words_.size() * 2), -1);
-  const std::size_t mask = word_slots_.size() - 1;
-  for (std::size_t id = 0; id < words_.size(); ++id) {
-    if (words_[id].length == 0) continue;
-    std::size_t slot = XXH3_64bits(bytes_.data() + words_[id].begin, words_[id].length) & mask;
-    while (word_slots_[slot] >= 0) slot = (slot + 1) & mask;
-    word_slots_[slot] = static_cast<std::int32_t>(id);
-  }
-}
-
 void Bpe::index_merges(std::span<const Merge> merges) {
-  const std::size_t n_slots = std::bit_ceil(merges.size() * 2 + 2);
-  pairs_.assign(n_slots, {});
+  const std::size_t n_slots = std::bit_ceil(merges.size() * 3 / 2 + 2);
+  pairs_.assign(n_slots, kFree);
   pair_shift_ = 64 - static_cast<unsigned>(std::countr_zero(n_slots));
   for (std::size_t rank = 0; rank < merges.size(); ++rank) {
-    const std::uint64_t key = key_of(merges[rank].left, merges[rank].right);
-    std::size_t slot = mixed(key) >> pair_shift_;
-    while (pairs_[slot].key != kNoKey && pairs_[slot].key != key) slot = (slot + 1) & (n_slots - 1);
-    pairs_[slot] = {key, static_cast<std::uint32_t>(rank), merges[rank].merged};
+    const std::uint64_t pair = pair_of(merges[rank].left, merges[rank].right);
+    std::size_t slot = mixed(pair) >> pair_shift_;
+    while (pairs_[slot] != kFree && pairs_[slot] >> kIdBits != pair) slot = (slot + 1) & (n_slots - 1);
+    pairs_[slot] = (pair << kIdBits) | rank;
+    merged_.push_back(merges[rank].merged);
   }
+  bool is_dense = !merged_.empty();
+  for (std::size_t rank = 1; rank < merged_.size(); ++rank) is_dense &= merged_[rank] == merged_[rank - 1] + 1;
+  if (is_dense) first_merged_ = merged_[0];
   byte_pair_ranks_.resize(256 * 256);
   for (unsigned a = 0; a < 256; ++a) {
     for (unsigned b = 0; b < 256; ++b) byte_pair_ranks_[a * 256 + b] = rank_of(byte_ids_[a], byte_ids_[b]);
   }
 }
 
-const Bpe::PairSlot& Bpe::pair(std::int32_t left, std::int32_t right) const {
-  const std::uint64_t key = key_of(left, right);
-  std::size_t slot = mixed(key) >> pair_shift_;
-  while (pairs_[slot].key != key && pairs_[slot].key != kNoKey) slot = (slot + 1) & (pairs_.size() - 1);
-  return pairs_[slot];
+std::uint32_t Bpe::rank_of(std::int32_t left, std::int32_t right) const {
+  const std::uint64_t pair = pair_of(left, right);
+  for (std::size_t slot = mixed(pair) >> pair_shift_;; slot = (slot + 1) & (pairs_.size() - 1)) {
+    if (pairs_[slot] >> kIdBits == pair) return static_cast<std::uint32_t>(pairs_[slot] & ((1U << kIdBits) - 1));
+    if (pairs_[slot] == kFree) return kNoRank;
+  }
 }
 
-std::int32_t Bpe::find(std::string_view word) const {
-  const std::size_t mask = word_slots_.size() - 1;
-  for (std::size_t slot = XXH3_64bits(word.data(), word.size()) & mask; word_slots_[slot] >= 0;
-       slot = (slot + 1) & mask) {
-    if (bytes_of(words_[static_cast<std::size_t>(word_slots_[slot])]) == word) return word_slots_[slot];
-  }
-  return -1;
+void Bpe::prefetch(std::int32_t left, std::int32_t right) const {
+  __builtin_prefetch(&pairs_[mixed(pair_of(left, right)) >> pair_shift_]);
 }
 
 void Bpe::encode(std::string_view word, std::vector<std::int32_t>& ids, Scratch& scratch) const {
-  if (const std::int32_t id = find(word); id >= 0 && words_[static_cast<std::size_t>(id)].is_reached) {
+  if (const std::int32_t id = words_.find(word); id >= 0 && is_reached_[static_cast<std::size_t>(id)]) {
     ids.push_back(id);
     return;
   }
@@ -100,26 +90,50 @@ void Bpe::merge(std::string_view word, std::vector<std::int32_t>& ids, Scratch& 
 }
 
 void Bpe::merge_short(std::string_view word, std::vector<std::int32_t>& ids) const {
+  // Symbols keep the place of their first byte. A place's key is (rank of its merge with the next symbol, place), so
+  // the smallest key is the merge to make; a vector minimum over the whole array costs less than any bookkeeping.
+  constexpr unsigned kPlaceBits = 6;
+  constexpr std::int32_t kNever = static_cast<std::int32_t>(kNoRank << kPlaceBits);
+  constexpr std::size_t kStep = 8;
+  static_assert(kShortBytes == 1 << kPlaceBits && kIdBits + kPlaceBits < 31);
+  alignas(32) std::array<std::int32_t, kShortBytes> keys;
   std::array<std::int32_t, kShortBytes> symbols;
-  std::array<std::uint32_t, kShortBytes> ranks;  // of the merge of symbol i with symbol i + 1
-  std::size_t n = word.size();
-  for (std::size_t i = 0; i < n; ++i) symbols[i] = byte_ids_[static_cast<unsigned char>(word[i])];
+  std::array<std::uint8_t, kShortBytes + 1> next, previous;  // with place n as the end of both
+  const std::size_t n = word.size();
+  const std::size_t n_keys = (n + kStep - 1) / kStep * kStep;
+  const auto key_of = [](std::uint32_t rank, std::size_t place) {
+    return static_cast<std::int32_t>((rank << kPlaceBits) | static_cast<std::uint32_t>(place));
+  };
+  for (std::size_t i = 0; i < n; ++i) {
+    symbols[i] = byte_ids_[static_cast<unsigned char>(word[i])];
+    next[i] = static_cast<std::uint8_t>(i + 1);
+    previous[i + 1] = static_cast<std::uint8_t>(i);
+  }
   for (std::size_t i = 0; i + 1 < n; ++i) {
-    ranks[i] = byte_pair_ranks_[static_cast<unsigned char>(word[i]) * 256U + static_cast<unsigned char>(word[i + 1])];
+    keys[i] = key_of(
+        byte_pair_ranks_[static_cast<unsigned char>(word[i]) * 256U + static_cast<unsigned char>(word[i + 1])], i);
   }
-  while (n > 1) {
-    const auto last = ranks.begin() + static_cast<std::ptrdiff_t>(n - 1);
-    const auto at = std::min_element(ranks.begin(), last);
-    if (*at == kNoRank) break;
-    const auto i = static_cast<std::size_t>(at - ranks.begin());
-    symbols[i] = pair(symbols[i], symbols[i + 1]).merged;
-    std::copy(symbols.begin() + i + 2, symbols.begin() + n, symbols.begin() + i + 1);
-    std::copy(at + 1, last, at);
-    --n;
-    if (i + 1 < n) ranks[i] = rank_of(symbols[i], symbols[i + 1]);
-    if (i > 0) ranks[i - 1] = rank_of(symbols[i - 1], symbols[i]);
+  for (std::size_t i = n - 1; i < n_keys; ++i) keys[i] = kNever;
+  while (true) {
+    std::array<std::int32_t, kStep> lowest;
+    std::copy_n(keys.begin(), kStep, lowest.begin());
+    for (std::size_t i = kStep; i < n_keys; i += kStep) {
+      for (std::size_t lane = 0; lane < kStep; ++lane) lowest[lane] = std::min(lowest[lane], keys[i + lane]);
+    }
+    const std::int32_t best = *std::min_element(lowest.begin(), lowest.end());
+    if (best >= kNever) break;
+    const auto at = static_cast<std::size_t>(best) & (kShortBytes - 1);
+    const std::size_t gone = next[at];
+    const std::size_t after = next[gone];
+    symbols[at] = merged_by(static_cast<std::uint32_t>(best) >> kPlaceBits);
+    if (at > 0) prefetch(symbols[previous[at]], symbols[at]);  // both look-ups wait for memory at one time
+    next[at] = static_cast<std::uint8_t>(after);
+    previous[after] = static_cast<std::uint8_t>(at);
+    keys[gone] = kNever;
+    keys[at] = after == n ? kNever : key_of(rank_of(symbols[at], symbols[after]), at);
+    if (at > 0) keys[previous[at]] = key_of(rank_of(symbols[previous[at]], symbols[at]), previous[at]);
   }
-  ids.insert(ids.end(), symbols.begin(), symbols.begin() + static_cast<std::ptrdiff_t>(n));
+  for (std::size_t i = 0; i < n; i = next[i]) ids.push_back(symbols[i]);
 }
 
 void Bpe::merge_long(std::string_view word, std::vector<std::int32_t>& ids, Scratch& scratch) const {
@@ -155,7 +169,7 @@ void Bpe::merge_long(std::string_view word, std::vector<std::int32_t>& ids, Scra
     // A candidate is void once one of its two symbols has become part of another merge.
     if (left.id != best.left || left.next == kNone || symbols[left.next].id != best.right) continue;
     Scratch::Symbol& right = symbols[left.next];
-    left.id = pair(best.left, best.right).merged;
+    left.id = merged_by(best.rank);
     right.id = kGone;
     left.next = right.next;
     if (left.next != kNone) symbols[left.next].previous = best.at;

@@ -4,11 +4,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/result.h"
+#include "text/huge_pages.h"
+#include "text/word_index.h"
 
 namespace stoker::text {
 
@@ -23,6 +24,9 @@ struct Merge {
 /// Immutable once made. Threads: any, each with its own Scratch.
 class Bpe {
  public:
+  /// Ids and ranks are below this.
+  static constexpr std::int32_t kIdLimit = 1 << 21;
+
   /// One thread's working memory; grows to the longest pre-token seen.
   class Scratch {
    private:
@@ -39,53 +43,44 @@ class Bpe {
     std::vector<Candidate> heap;
   };
 
-  /// @param words   (id, bytes) of each entry, every byte alone among them; ids are below 2^24, distinct, dense enough
-  /// to index by.
+  /// @param words   closed, every byte alone among its entries.
   /// @param merges  in order of rank.
-  /// @return kTokenizer if a byte is missing.
-  static Result<Bpe> make(std::span<const std::pair<std::int32_t, std::string>> words, std::span<const Merge> merges);
+  /// @return kTokenizer if a byte is missing, or there are too many entries.
+  static Result<Bpe> make(WordIndex words, std::span<const Merge> merges);
 
-  /// Appends the ids of one pre-token of at least one byte. Linear in its length, times its logarithm beyond 64 bytes.
+  /// Appends the ids of one pre-token of at least one byte. Linear in its length, times its logarithm beyond
+  /// kShortBytes.
   void encode(std::string_view word, std::vector<std::int32_t>& ids, Scratch& scratch) const;
   /// The same without the look at whole entries; for tests, and to find out which entries merges reach.
   void merge(std::string_view word, std::vector<std::int32_t>& ids, Scratch& scratch) const;
 
-  /// The entry with exactly these bytes, or -1.
-  std::int32_t find(std::string_view word) const;
-  std::int32_t id_of_byte(unsigned char byte) const { return byte_ids_[byte]; }
+  const WordIndex& words() const { return words_; }
 
  private:
-  static constexpr std::uint32_t kNoRank = 0xFFFFFFFF;
+  static constexpr std::uint32_t kNoRank = kIdLimit - 1;
   static constexpr std::size_t kShortBytes = 64;
 
-  struct PairSlot {
-    std::uint64_t key = kNoKey;  // left << 32 | right
-    std::uint32_t rank = kNoRank;
-    std::int32_t merged = 0;
-  };
-  static constexpr std::uint64_t kNoKey = 0xFFFFFFFFFFFFFFFF;
-  struct Word {
-    std::uint32_t begin = 0;  // into bytes_
-    std::uint32_t length = 0;
-    bool is_reached = false;  // merge() of its bytes gives itself alone
-  };
-
   Bpe() = default;
-  const PairSlot& pair(std::int32_t left, std::int32_t right) const;
-  std::uint32_t rank_of(std::int32_t left, std::int32_t right) const { return pair(left, right).rank; }
+  void index_merges(std::span<const Merge> merges);
+  /// Rank of the merge of two symbols, or kNoRank.
+  std::uint32_t rank_of(std::int32_t left, std::int32_t right) const;
+  void prefetch(std::int32_t left, std::int32_t right) const;
+  std::int32_t merged_by(std::uint32_t rank) const {
+    return first_merged_ >= 0 ? first_merged_ + static_cast<std::int32_t>(rank) : merged_[rank];
+  }
   void merge_short(std::string_view word, std::vector<std::int32_t>& ids) const;
   void merge_long(std::string_view word, std::vector<std::int32_t>& ids, Scratch& scratch) const;
-  std::string_view bytes_of(const Word& word) const { return {bytes_.data() + word.begin, word.length}; }
-  void index_words();
-  void index_merges(std::span<const Merge> merges);
 
+  WordIndex words_;
+  std::vector<bool> is_reached_;  // by id: merging the entry's bytes gives the entry
   std::array<std::int32_t, 256> byte_ids_{};
   std::vector<std::uint32_t> byte_pair_ranks_;  // (256, 256)
-  std::vector<PairSlot> pairs_;                 // open addressing; a power of two
+  // Open addressing, a power of two; left << 42 | right << 21 | rank in one word keeps it small enough for the cache.
+  HugeVector<std::uint64_t> pairs_;
   unsigned pair_shift_ = 0;
-  std::string bytes_;
-  std::vector<Word> words_;               // by id
-  std::vector<std::int32_t> word_slots_;  // open addressing: id or -1; a power of two
+  std::vector<std::int32_t> merged_;  // by rank
+  std::int32_t first_merged_ =
+      -1;  // what rank 0 makes, if every next rank makes the next id: then merged_ need not be read
 };
 
 }  // namespace stoker::text

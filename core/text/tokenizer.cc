@@ -46,7 +46,8 @@ struct Tokenizer::Scratch::State {
   std::string padded, repaired, normalized;
   std::vector<ByteSpan> spans;
   std::vector<std::int32_t> word_ids;
-  std::array<std::int32_t, kChunk + WordCache::kShortIds> chunk;
+  std::array<std::int32_t, kChunk + 32 * WordCache::kShortIds + 4>
+      chunk;  // room for a batch behind the mark to flush at
 };
 
 Tokenizer::Scratch::Scratch() : state_(std::make_unique<State>()) {}
@@ -75,27 +76,48 @@ class PieceEncoder {
     const char* const end = p + piece.size();
     const PretokenizerView pretokenizer(end);
     std::int32_t* out = state_.chunk.data();
+    // Words go in batches: all are cut and their cache lines asked for before the first is looked up, so that memory
+    // answers in parallel.
+    std::array<Word, kBatch> batch;
     while (p < end) {
-      const char* const q = pretokenizer.match_end(p);
-      const auto n_bytes = static_cast<std::size_t>(q - p);
-      if (n_bytes <= WordCache::kShortBytes) {
-        const WordCache::Key key = WordCache::key_of(p, n_bytes);
-        if (const WordCache::Short* const word = state_.cache.find(key)) [[likely]] {
-          std::memcpy(out, word->ids.data(), sizeof word->ids);
-          out += word->n_ids;
-        } else {
-          out = encode_new({p, n_bytes}, out);
+      std::size_t n_words = 0;
+      for (; n_words < kBatch && p < end; ++n_words) {
+        const char* const q = pretokenizer.match_end(p);
+        Word& word = batch[n_words];
+        word.begin = p;
+        word.n_bytes = static_cast<std::size_t>(q - p);
+        if (word.n_bytes <= WordCache::kShortBytes) {
+          word.key = WordCache::key_of(p, word.n_bytes);
+          state_.cache.prefetch(word.key);
+        } else if (word.n_bytes <= WordCache::kMediumBytes) {
+          state_.cache.prefetch({p, word.n_bytes});
         }
-      } else {
-        out = encode_new({p, n_bytes}, out);
+        p = q;
       }
-      p = q;
+      for (std::size_t i = 0; i < n_words; ++i) {
+        const Word& word = batch[i];
+        const WordCache::Short* const known =
+            word.n_bytes <= WordCache::kShortBytes ? state_.cache.find(word.key) : nullptr;
+        if (known != nullptr) [[likely]] {
+          std::memcpy(out, known->ids.data(), sizeof known->ids);
+          out += known->n_ids;
+        } else {
+          out = encode_new({word.begin, word.n_bytes}, out);
+        }
+      }
       if (out >= state_.chunk.data() + State::kChunk) out = flush(out);
     }
     flush(out);
   }
 
  private:
+  static constexpr std::size_t kBatch = 32;
+  struct Word {
+    const char* begin;
+    std::size_t n_bytes;
+    WordCache::Key key;  // of a short word
+  };
+
   std::int32_t* flush(std::int32_t* out) {
     ids_.insert(ids_.end(), state_.chunk.data(), out);
     return state_.chunk.data();
@@ -147,10 +169,9 @@ Result<std::shared_ptr<const Tokenizer>> Tokenizer::load(const std::filesystem::
 
 Result<std::shared_ptr<const Tokenizer>> Tokenizer::parse(std::string_view json, std::string_view name) {
   STOKER_TRY(TokenizerFile file, parse_tokenizer_json(json, name));
-  Result<Bpe> bpe = Bpe::make(file.words, file.merges);
+  std::int32_t last_id = file.words.end_id() - 1;
+  Result<Bpe> bpe = Bpe::make(std::move(file.words), file.merges);
   if (!bpe.ok()) return std::move(bpe).status().with(name);
-  std::int32_t last_id = 0;
-  for (const auto& word : file.words) last_id = std::max(last_id, word.first);
   for (const auto& token : file.added) last_id = std::max(last_id, token.id);
   auto model = std::make_unique<Model>(
       Model{std::move(bpe).value(), AddedTokens(std::move(file.added)), sha256_hex(json), last_id + 1});
@@ -198,7 +219,7 @@ std::optional<std::int32_t> Tokenizer::token_id(std::string_view token) const {
   for (const AddedToken& added : model_->added.all()) {
     if (added.content == token) return added.id;
   }
-  const std::int32_t id = model_->bpe.find(token);
+  const std::int32_t id = model_->bpe.words().find(token);
   return id < 0 ? std::nullopt : std::optional(id);
 }
 

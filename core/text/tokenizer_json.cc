@@ -4,8 +4,8 @@
 #include <simdjson.h>
 
 #include <array>
-#include <optional>
-#include <unordered_map>
+#include <cstdint>
+#include <string>
 
 #include "text/tokenizer.h"
 #include "text/unicode.h"
@@ -15,7 +15,6 @@ namespace {
 
 using simdjson::dom::element;
 
-constexpr std::int64_t kMaxId = (1 << 24) - 1;
 constexpr std::string_view kPattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
@@ -61,17 +60,16 @@ class ByteAlphabet {
       bytes_[stands_for_itself ? b : next++] = static_cast<int>(b);
     }
   }
-  /// The bytes that `text` (valid UTF-8) spells, if it is written in this alphabet.
-  std::optional<std::string> decode(std::string_view text) const {
-    std::string out;
+  /// Appends the bytes that `text` (valid UTF-8) spells; false if it is not written in this alphabet.
+  bool decode(std::string_view text, std::string& out) const {
     for (std::size_t i = 0; i < text.size();) {
       unsigned n = 0;
       const char32_t cp = unicode::decode(text.data() + i, n);
-      if (cp >= bytes_.size() || bytes_[cp] < 0) return std::nullopt;
+      if (cp >= bytes_.size() || bytes_[cp] < 0) return false;
       out.push_back(static_cast<char>(bytes_[cp]));
       i += n;
     }
-    return out;
+    return true;
   }
 
  private:
@@ -125,7 +123,8 @@ Result<std::vector<AddedToken>> read_added(const Reader& r, element root) {
     std::string_view content;
     std::int64_t id = 0;
     if (token["content"].get(content) || content.empty()) return r.bad("added_tokens[].content", "is missing or empty");
-    if (token["id"].get(id) || id < 0 || id > kMaxId) return r.bad("added_tokens[].id", "is missing or out of range");
+    if (token["id"].get(id) || id < 0 || id >= Bpe::kIdLimit)
+      return r.bad("added_tokens[].id", "is missing or out of range");
     for (const char* const flag : {"single_word", "lstrip", "rstrip", "normalized"}) {
       STOKER_CHECKED(r.expect_off(token, flag, fmt::format("added_tokens[\"{}\"].{}", content, flag)));
     }
@@ -147,39 +146,51 @@ bool read_merge(element merge, std::string_view& left, std::string_view& right) 
   return true;
 }
 
-Status read_model(const Reader& r, element model, TokenizerFile& file) {
+Status read_vocabulary(const Reader& r, element model, const ByteAlphabet& alphabet, WordIndex& words) {
   simdjson::dom::object vocab;
-  simdjson::dom::array merges;
   if (model["vocab"].get(vocab)) return r.bad("model.vocab", "is not an object");
-  if (model["merges"].get(merges)) return r.bad("model.merges", "is not a list");
-  const ByteAlphabet alphabet;
-  std::unordered_map<std::string_view, std::int32_t> ids;  // by the file's spelling; borrows from the parsed document
   std::vector<bool> is_taken;
+  std::string bytes;
   for (const auto& [key, value] : vocab) {
-    std::int64_t id = 0;
-    if (value.get(id) || id < 0 || id > kMaxId)
-      return r.bad("model.vocab", "has an id that is no number or out of range");
-    std::optional<std::string> bytes = alphabet.decode(key);
-    if (!bytes || bytes->empty()) {
+    std::int64_t wide_id = 0;
+    if (value.get(wide_id) || wide_id < 0 || wide_id >= Bpe::kIdLimit) {
+      return r.bad("model.vocab",
+                   fmt::format("has the entry \"{}\" with an id that is no number or out of range", key));
+    }
+    const auto id = static_cast<std::size_t>(wide_id);
+    bytes.clear();
+    if (!alphabet.decode(key, bytes) || bytes.empty()) {
       return r.bad("model.vocab", fmt::format("has the entry \"{}\", which is not in the byte-level alphabet", key));
     }
-    if (is_taken.size() <= static_cast<std::size_t>(id)) is_taken.resize(static_cast<std::size_t>(id) + 1);
-    if (is_taken[static_cast<std::size_t>(id)]) return r.bad("model.vocab", fmt::format("has id {} twice", id));
-    is_taken[static_cast<std::size_t>(id)] = true;
-    ids.emplace(key, static_cast<std::int32_t>(id));
-    file.words.emplace_back(static_cast<std::int32_t>(id), std::move(*bytes));
+    if (is_taken.size() <= id) is_taken.resize(id + 1);
+    if (is_taken[id]) return r.bad("model.vocab", fmt::format("has id {} twice", id));
+    is_taken[id] = true;
+    words.add(static_cast<std::int32_t>(id), bytes);
   }
-  std::string joined;
+  words.close();
+  return {};
+}
+
+Status read_merges(const Reader& r, element model, const ByteAlphabet& alphabet, TokenizerFile& file) {
+  simdjson::dom::array merges;
+  if (model["merges"].get(merges)) return r.bad("model.merges", "is not a list");
+  file.merges.reserve(merges.size());
+  std::string left_bytes, right_bytes;
   for (const element merge : merges) {
     const auto field = [&file] { return fmt::format("model.merges[{}]", file.merges.size()); };
     std::string_view left, right;
     if (!read_merge(merge, left, right)) return r.bad(field(), "is not a pair of entries");
-    joined.assign(left).append(right);
-    const auto l = ids.find(left), r2 = ids.find(right), both = ids.find(joined);
-    if (l == ids.end() || r2 == ids.end() || both == ids.end()) {
+    left_bytes.clear();
+    right_bytes.clear();
+    if (!alphabet.decode(left, left_bytes) || !alphabet.decode(right, right_bytes)) {
+      return r.bad(field(), "is not in the byte-level alphabet");
+    }
+    Merge found{file.words.find(left_bytes), file.words.find(right_bytes), -1};
+    found.merged = file.words.find(left_bytes.append(right_bytes));
+    if (found.left < 0 || found.right < 0 || found.merged < 0) {
       return r.bad(field(), "names an entry that model.vocab does not have");
     }
-    file.merges.push_back({l->second, r2->second, both->second});
+    file.merges.push_back(found);
   }
   return {};
 }
@@ -201,7 +212,9 @@ Result<TokenizerFile> parse_tokenizer_json(std::string_view json, std::string_vi
   STOKER_CHECKED(check_pipeline(r, root));
   TokenizerFile file;
   STOKER_TRY(file.added, read_added(r, root));
-  STOKER_CHECKED(read_model(r, model, file));
+  const ByteAlphabet alphabet;
+  STOKER_CHECKED(read_vocabulary(r, model, alphabet, file.words));
+  STOKER_CHECKED(read_merges(r, model, alphabet, file));
   return file;
 }
 

@@ -1,20 +1,19 @@
 #pragma once
 
-#include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "base/result.h"
 #include "text/added_tokens.h"
 #include "text/bpe.h"
+#include "text/word_index.h"
 
 namespace stoker::text {
 
 /// What a tokenizer.json says, its strings turned back into bytes.
 struct TokenizerFile {
-  std::vector<std::pair<std::int32_t, std::string>> words;  ///< id, bytes
-  std::vector<Merge> merges;                                ///< in order of rank
+  WordIndex words;            ///< closed
+  std::vector<Merge> merges;  ///< in order of rank
   std::vector<AddedToken> added;
 };
 

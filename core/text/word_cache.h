@@ -6,7 +6,8 @@
 #include <cstring>
 #include <span>
 #include <string_view>
-#include <vector>
+
+#include "text/huge_pages.h"
 
 namespace stoker::text {
 
@@ -29,11 +30,8 @@ class WordCache {
     std::uint32_t n_ids = 0;
   };
 
-  WordCache() : short_(kShortBuckets), medium_(kMediumSlots) {}
-  void clear() {
-    short_.assign(kShortBuckets, {});
-    medium_.assign(kMediumSlots, {});
-  }
+  WordCache() : tables_(1) {}
+  void clear() { tables_.assign(1, {}); }
 
   /// @param word  1 to kShortBytes bytes, with 16 readable ones from its beginning.
   static Key key_of(const char* word, std::size_t n_bytes) {
@@ -45,21 +43,24 @@ class WordCache {
   }
   /// The entry with this key, or null. Valid until the next insert.
   const Short* find(const Key& key) const {
-    const Bucket& bucket = short_[bucket_of(key)];
+    const Bucket& bucket = tables_[0].buckets[bucket_of(key)];
     for (const Short& entry : bucket.ways) {
       if (((entry.key.low ^ key.low) | (entry.key.high ^ key.high)) == 0) return &entry;
     }
     return nullptr;
   }
   void insert(const Key& key, std::span<const std::int32_t> ids);
+  /// Has the memory of an entry fetched, so that a find() some words later need not wait for it.
+  void prefetch(const Key& key) const { __builtin_prefetch(&tables_[0].buckets[bucket_of(key)]); }
 
   /// The ids of a word of 1 to kMediumBytes bytes; empty: not here.
   std::span<const std::int32_t> find(std::string_view word) const;
   void insert(std::string_view word, std::span<const std::int32_t> ids);
+  void prefetch(std::string_view word) const;
 
  private:
   static constexpr std::size_t kShortBuckets = 1 << 14;
-  static constexpr std::size_t kMediumSlots = 1 << 13;
+  static constexpr std::size_t kMediumSlots = 1 << 14;
   struct alignas(64) Bucket {
     std::array<Short, 2> ways;
   };
@@ -68,6 +69,10 @@ class WordCache {
     std::array<std::int32_t, kMediumIds> ids{};
     std::uint8_t n_bytes = 0;
     std::uint8_t n_ids = 0;
+  };
+  struct Tables {
+    std::array<Bucket, kShortBuckets> buckets{};
+    std::array<Medium, kMediumSlots> medium{};
   };
   static constexpr std::array<Key, kShortBytes + 1> kMasks = [] {
     std::array<Key, kShortBytes + 1> masks{};
@@ -82,8 +87,7 @@ class WordCache {
   }
   static std::size_t slot_of(std::string_view word);
 
-  std::vector<Bucket> short_;
-  std::vector<Medium> medium_;
+  HugeVector<Tables> tables_;  // one, exactly as large as a huge page
 };
 
 }  // namespace stoker::text
