@@ -135,6 +135,7 @@ def test_a_page_does_what_it_says(page: Path, tmp_path: Path, monkeypatch: pytes
         make_scratch(tmp_path)
         (tmp_path / "run.yaml").write_text(SETTINGS)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     namespace = make_namespace()
     for block in blocks:
         run_block(block, tmp_path, namespace)
