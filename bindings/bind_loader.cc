@@ -1,0 +1,309 @@
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "base/log.h"
+#include "bind.h"
+#include "engine/loader.h"
+#include "exec/cpu.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace stoker {
+namespace {
+
+using AnyArray = nb::ndarray<nb::device::cpu>;
+
+/// A DLPack view of one array of a batch; it keeps the block alive.
+template <typename T>
+AnyArray view_of(const Batch& batch, std::size_t offset, std::initializer_list<std::size_t> shape) {
+  auto* keep = new std::shared_ptr<const Block>(batch.block);
+  nb::capsule owner(keep, [](void* p) noexcept { delete static_cast<std::shared_ptr<const Block>*>(p); });
+  auto* data = const_cast<std::byte*>(batch.block->data() +
+                                      offset);  // DLPack has no const for torch; documented as not to be written
+  return AnyArray(data, shape, owner, {}, nb::dtype<T>());
+}
+
+AnyArray batch_array(const Batch& batch, const std::string& name) {
+  const PackLayout at = batch.layout();
+  const auto n = [](std::int64_t x) { return static_cast<std::size_t>(x); };
+  const PackShape& s = batch.shape;
+  if (name == "input_ids") return view_of<std::int64_t>(batch, at.input_ids, {n(s.tokens)});
+  if (name == "labels") return view_of<std::int64_t>(batch, at.labels, {n(s.tokens)});
+  if (name == "position_ids") return view_of<std::int64_t>(batch, at.position_ids, {4, n(s.tokens)});
+  if (name == "image_patches")
+    return view_of<std::uint8_t>(batch, at.image_patches, {n(s.patches), 3, n(s.patch), n(s.patch)});
+  if (name == "image_grid_thw") return view_of<std::int64_t>(batch, at.image_grid_thw, {n(s.images), 3});
+  if (name == "cu_seqlens") return view_of<std::int32_t>(batch, at.cu_seqlens, {n(s.samples + 1)});
+  if (name == "sample_ids") return view_of<std::int64_t>(batch, at.sample_ids, {n(s.samples)});
+  if (name == "image_counts") return view_of<std::int32_t>(batch, at.image_counts, {n(s.samples)});
+  throw nb::key_error(name.c_str());
+}
+
+void bind_settings(nb::module_& m) {
+  nb::class_<LoaderSettings>(m, "LoaderSettings")
+      .def(nb::init<>())
+      .def("add_data",
+           [](LoaderSettings& s, std::string manifest, std::string media_root) {
+             s.output.data.push_back({std::move(manifest), std::move(media_root)});
+           })
+      .def_rw("dp_rank", &LoaderSettings::dp_rank)
+      .def_rw("dp_size", &LoaderSettings::dp_size)
+      .def_rw("index_dir", &LoaderSettings::index_dir)
+      .def_rw("outage_limit_s", &LoaderSettings::outage_limit_s)
+      .def(
+          "set_output",
+          [](LoaderSettings& s, std::string model, std::uint64_t seed, bool is_shuffled,
+             std::optional<std::uint64_t> epochs, std::int64_t window_samples, std::int64_t tokens_per_pack,
+             std::int32_t packs_per_step, bool guards_content, bool trusts_row_sizes, bool applies_exif,
+             bool alpha_on_white, bool scales_grey16, std::int64_t max_pixels, int max_scans) {
+            OutputSettings& o = s.output;
+            o.model = std::move(model);
+            o.seed = seed;
+            o.shuffle = is_shuffled ? Shuffle::kRows : Shuffle::kNone;
+            o.epochs = epochs;
+            o.window_samples = window_samples;
+            o.pack = {.tokens_per_pack = tokens_per_pack, .packs_per_step = packs_per_step};
+            o.content_tokens = guards_content ? qwen_vl::ContentTokens::kGuard : qwen_vl::ContentTokens::kRaw;
+            o.row_sizes = trusts_row_sizes ? RowSizes::kTrust : RowSizes::kIgnore;
+            o.image = {.is_exif_applied = applies_exif,
+                       .alpha = alpha_on_white ? AlphaRule::kWhite : AlphaRule::kDrop,
+                       .grey16 = scales_grey16 ? Grey16Rule::kScale : Grey16Rule::kClip,
+                       .limits = {.max_pixels = max_pixels, .max_scans = max_scans}};
+          },
+          nb::kw_only(), "model"_a, "seed"_a, "is_shuffled"_a, "epochs"_a.none(), "window_samples"_a,
+          "tokens_per_pack"_a, "packs_per_step"_a, "guards_content"_a, "trusts_row_sizes"_a, "applies_exif"_a,
+          "alpha_on_white"_a, "scales_grey16"_a, "max_pixels"_a, "max_scans"_a)
+      .def(
+          "set_speed",
+          [](LoaderSettings& s, int cpu_threads, int fetch_threads, int fetch_concurrency, int prefetch_steps,
+             std::size_t memory_limit_bytes) {
+            s.speed.cpu_threads = cpu_threads;
+            s.speed.fetch_threads = fetch_threads;
+            s.speed.fetch_concurrency = fetch_concurrency;
+            s.speed.prefetch_steps = prefetch_steps;
+            s.speed.memory_limit_bytes = memory_limit_bytes;
+          },
+          nb::kw_only(), "cpu_threads"_a, "fetch_threads"_a, "fetch_concurrency"_a, "prefetch_steps"_a,
+          "memory_limit_bytes"_a)
+      .def(
+          "set_bad_samples",
+          [](LoaderSettings& s, bool is_stop, double max_fraction, std::string ledger) {
+            s.bad_samples = {is_stop ? BadSamplePolicy::kStop : BadSamplePolicy::kSkip, max_fraction,
+                             std::move(ledger)};
+          },
+          nb::kw_only(), "is_stop"_a, "max_fraction"_a, "ledger"_a)
+      .def(
+          "set_storage",
+          [](LoaderSettings& s, std::string endpoint, std::string region, std::string access_key_id,
+             std::string secret_access_key, std::string session_token, std::string profile, bool anonymous,
+             std::string ca_file, bool verify_tls) {
+            s.storage.endpoint = std::move(endpoint);
+            s.storage.region = std::move(region);
+            s.storage.access_key_id = std::move(access_key_id);
+            s.storage.secret_access_key = std::move(secret_access_key);
+            s.storage.session_token = std::move(session_token);
+            s.storage.profile = std::move(profile);
+            s.storage.anonymous = anonymous;
+            s.storage.ca_file = std::move(ca_file);
+            s.storage.verify_tls = verify_tls;
+          },
+          nb::kw_only(), "endpoint"_a, "region"_a, "access_key_id"_a, "secret_access_key"_a, "session_token"_a,
+          "profile"_a, "anonymous"_a, "ca_file"_a, "verify_tls"_a);
+}
+
+void bind_batch(nb::module_& m) {
+  nb::class_<BatchCounts>(m, "BatchCounts")
+      .def_ro("tokens", &BatchCounts::tokens)
+      .def_ro("target_tokens", &BatchCounts::target_tokens)
+      .def_ro("step_target_tokens", &BatchCounts::step_target_tokens)
+      .def_ro("is_step_target_upper_bound", &BatchCounts::is_step_target_upper_bound)
+      .def_ro("patches", &BatchCounts::patches)
+      .def_ro("cost", &BatchCounts::cost)
+      .def_ro("step", &BatchCounts::step)
+      .def_ro("micro_batch", &BatchCounts::micro_batch)
+      .def_ro("micro_batches_in_step", &BatchCounts::micro_batches_in_step);
+  nb::class_<Batch>(m, "CoreBatch")
+      .def_ro("counts", &Batch::counts)
+      .def_ro("max_seqlen", &Batch::max_seqlen)
+      .def_prop_ro("n_samples", [](const Batch& b) { return b.shape.samples; })
+      .def_prop_ro("n_images", [](const Batch& b) { return b.shape.images; })
+      .def_prop_ro("n_patches", [](const Batch& b) { return b.shape.patches; })
+      .def("array", &batch_array, "name"_a, "A DLPack view of one array; it keeps the pack's memory alive.")
+      .def(
+          "digest", [](const Batch& b) { return digest_of(b); }, nb::call_guard<nb::gil_scoped_release>());
+}
+
+void bind_state(nb::module_& m) {
+  nb::class_<LoaderState>(m, "LoaderState")
+      .def(nb::init<>())
+      .def_rw("version", &LoaderState::version)
+      .def_rw("fingerprint", &LoaderState::fingerprint)
+      .def_rw("dp_size", &LoaderState::dp_size)
+      .def_prop_rw(
+          "step", [](const LoaderState& s) { return s.cursor.step; },
+          [](LoaderState& s, std::uint64_t v) { s.cursor.step = v; })
+      .def_prop_rw(
+          "window", [](const LoaderState& s) { return s.cursor.window; },
+          [](LoaderState& s, std::uint64_t v) { s.cursor.window = v; })
+      .def_prop_rw(
+          "packs_delivered", [](const LoaderState& s) { return s.cursor.packs_delivered; },
+          [](LoaderState& s, std::uint64_t v) { s.cursor.packs_delivered = v; })
+      .def_prop_rw(
+          "window_digest", [](const LoaderState& s) { return s.cursor.window_digest; },
+          [](LoaderState& s, std::string v) { s.cursor.window_digest = std::move(v); });
+}
+
+nb::dict pipeline_dict(const PipelineSnapshot& p) {
+  nb::dict d;
+  d["elapsed_s"] = p.elapsed_s;
+  nb::dict stages;
+  auto stage = [&](const char* name, double busy, double wait_in, double wait_out, std::int64_t items) {
+    nb::dict s;
+    s["busy_s"] = busy;
+    s["wait_in_s"] = wait_in;
+    s["wait_out_s"] = wait_out;
+    s["items"] = items;
+    stages[name] = s;
+  };
+  stage("plan", p.plan_busy_s, p.plan_wait_measure_s, p.plan_wait_queue_s, p.windows_planned);
+  stage("admit", p.admit_busy_s, p.admit_wait_gate_s, p.admit_wait_memory_s, p.packs_admitted);
+  stage("fetch", static_cast<double>(p.fetch.busy_ns) * 1e-9, 0, 0, p.fetch.n_succeeded);
+  stage("prepare", p.worker_busy_s, p.worker_idle_s, 0, p.worker_tasks);
+  d["stages"] = stages;
+  nb::dict queues;
+  queues["planned_packs"] = p.mean_planned_packs;
+  queues["worker_tasks"] = p.mean_worker_tasks;
+  queues["ready_packs"] = p.mean_ready_packs;
+  d["queues_mean_length"] = queues;
+  nb::dict fetch;
+  fetch["requests"] = p.fetch.n_submitted;
+  fetch["retries"] = p.fetch.n_retries;
+  fetch["throttled"] = p.fetch.n_throttled;
+  fetch["bytes"] = p.fetch.n_bytes;
+  fetch["header_requests"] = p.header_probes;
+  fetch["header_bytes"] = p.header_bytes;
+  fetch["in_flight"] = p.fetch.n_in_flight;
+  d["fetch"] = fetch;
+  nb::dict memory;
+  memory["limit_bytes"] = p.memory_limit_bytes;
+  memory["in_use_bytes"] = p.memory_in_use_bytes;
+  memory["peak_bytes"] = p.memory_peak_bytes;
+  memory["blocks_mapped"] = p.blocks_mapped;
+  d["memory"] = memory;
+  d["n_workers"] = p.n_workers;
+  d["decoded_megapixels"] = p.decoded_megapixels;
+  d["samples_planned"] = p.samples_planned;
+  d["samples_planned_bad"] = p.samples_planned_bad;
+  return d;
+}
+
+nb::dict report_dict(const LoaderReport& r) {
+  nb::dict d;
+  d["steps_measured"] = r.wait.n_steps;
+  d["wait_s"] = r.wait.wait_s;
+  d["step_s"] = r.wait.step_s;
+  d["wait_ratio"] = r.wait.wait_ratio();
+  d["longest_wait_s"] = r.wait.longest_wait_s;
+  d["first_wait_s"] = r.wait.first_wait_s;
+  d["first_step_s"] = r.wait.first_step_s;
+  d["steps"] = r.steps;
+  d["batches"] = r.batches;
+  d["samples"] = r.samples;
+  d["tokens"] = r.tokens;
+  d["target_tokens"] = r.target_tokens;
+  d["patches"] = r.patches;
+  d["bytes"] = r.bytes;
+  d["fill"] = r.fill;
+  nb::dict bad;
+  for (const auto& [reason, n] : r.bad) bad[nb::str(std::string(name_of(reason)).c_str())] = n;
+  d["bad_samples"] = bad;
+  d["cpu_threads"] = r.cpu_threads;
+  d["fetch_concurrency"] = r.fetch_concurrency;
+  d["prefetch_steps"] = r.prefetch_steps;
+  if (r.pipeline) {
+    d["pipeline"] = pipeline_dict(*r.pipeline);
+  } else {
+    d["pipeline"] = nb::none();
+  }
+  return d;
+}
+
+}  // namespace
+
+void bind_loader(nb::module_& m) {
+  bind_settings(m);
+  bind_batch(m);
+  bind_state(m);
+  m.def("usable_cpus", &usable_cpus, "CPUs that this process may use: affinity and cgroup quota.");
+  m.def(
+      "drain_log",
+      [] {
+        std::vector<std::tuple<int, std::string>> out;
+        for (LogLine& line : drain_log()) out.emplace_back(static_cast<int>(line.level), std::move(line.text));
+        return out;
+      },
+      "Log lines of the engine since the last call: [(level 0 debug .. 3 error, text)].");
+  nb::class_<Loader>(m, "CoreLoader")
+      .def_static(
+          "create", [](const LoaderSettings& s) { return value_or_throw(Loader::create(s)); }, "settings"_a)
+      .def("open_within",
+           [](Loader& self, int milliseconds) {
+             auto opened = [&] {
+               nb::gil_scoped_release unlocked;
+               return self.open_within(std::chrono::milliseconds(milliseconds));
+             }();
+             return value_or_throw(std::move(opened));
+           })
+      .def("progress", &Loader::progress)
+      .def(
+          "next_within",
+          [](Loader& self, int milliseconds) {
+            auto batch = [&] {
+              nb::gil_scoped_release unlocked;  // around the C++ call only; Python objects are made after it
+              return self.next_within(std::chrono::milliseconds(milliseconds));
+            }();
+            return value_or_throw(std::move(batch));
+          },
+          "The next batch, or None if none came in time; the Python side loops, so that Ctrl-C is heard.")
+      .def_prop_ro("is_at_end", &Loader::is_at_end)
+      .def_prop_ro("has_started", &Loader::has_started)
+      .def("state",
+           [](const Loader& self) {
+             bool is_inside = false;
+             auto state = value_or_throw(self.state(&is_inside));
+             return std::make_tuple(state, is_inside);
+           })
+      .def("state_after",
+           [](const Loader& self, std::int64_t steps) { return value_or_throw(self.state_after(steps)); })
+      .def("load_state", [](Loader& self, const LoaderState& state) { check_or_throw(self.load_state(state)); })
+      .def("describe",
+           [](const Loader& self, std::int64_t id) {
+             const SampleOrigin o = value_or_throw(self.describe(id));
+             return std::make_tuple(o.pass, o.manifest, o.line, o.byte_offset, o.media);
+           })
+      .def("add_wait", &Loader::add_wait)
+      .def("report", [](const Loader& self) { return report_dict(self.report()); })
+      .def(
+          "normalisation",
+          [](const Loader& self) {
+            const auto& c = self.processor();
+            return std::make_tuple(std::vector<double>(c.mean.begin(), c.mean.end()),
+                                   std::vector<double>(c.std.begin(), c.std.end()), c.rescale, c.patch, c.merge,
+                                   c.temporal_patch);
+          },
+          "(mean, std, rescale, patch, merge, temporal_patch) of the model's image processor.")
+      .def("close", &Loader::close, nb::call_guard<nb::gil_scoped_release>());
+}
+
+}  // namespace stoker

@@ -1,0 +1,275 @@
+"""The loader: one data-parallel rank's batches, in the order of the plan."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from stoker import _core
+from stoker.batch import Batch
+from stoker.errors import InvalidArgumentError
+from stoker.report import Report
+from stoker.settings import Settings, resolve_speed
+
+__all__ = ["Loader", "SampleOrigin"]
+
+_log = logging.getLogger("stoker")
+_LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)
+_TICK_MS = 100  # how often a wait comes back to the interpreter, so that Ctrl-C is heard
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleOrigin:
+    """Where a sample of a batch comes from."""
+
+    pass_: int
+    """Which visit of the data, from 0."""
+    manifest: str
+    line: int
+    """From 1, blank lines counted."""
+    byte_offset: int
+    media: tuple[str, ...]
+    """References as the row has them."""
+
+
+class Loader:
+    """A plain iterable of `Batch` with threads of its own; endless unless `settings.epochs` is set.
+
+    Opening model and manifests begins at once, in the background; the first call that needs them waits. Prefetching begins with the first
+    batch that is asked for. Use it directly, never inside a ``torch.utils.data.DataLoader``, and not after a fork.
+
+    Args:
+        settings: What comes out, and how fast.
+        dp_rank: This data-parallel rank. Tensor, pipeline and context parallel peers use the same one.
+        dp_size: Data-parallel ranks in all; divides ``pack.packs_per_step``.
+
+    Raises:
+        InvalidArgumentError: For settings that do not fit; each error names its setting.
+    """
+
+    def __init__(self, settings: Settings, *, dp_rank: int = 0, dp_size: int = 1) -> None:
+        _refuse_dataloader_worker()
+        self.settings = settings
+        self.dp_rank = dp_rank
+        self.dp_size = dp_size
+        self._is_opened = False
+        self._is_exhausted = False
+        self._core = _core.CoreLoader.create(_core_settings(settings, dp_rank, dp_size))
+
+    # --- iterating
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yields micro-batches. Free of side effects until the first ``next()``; an exhausted loader stays exhausted."""
+        return self
+
+    def __next__(self) -> Batch:
+        """Waits for the next micro-batch.
+
+        Raises:
+            StopIteration: At the end of a finite loader.
+            StokerError: What ended the run.
+        """
+        if self._is_exhausted:
+            raise StopIteration
+        self._open()
+        while True:
+            try:
+                core = self._core.next_within(_TICK_MS)
+            finally:
+                _pass_log_on()
+            if core is not None:
+                return Batch(core)
+            if self._core.is_at_end:
+                self._is_exhausted = True
+                raise StopIteration
+
+    def steps(self) -> Iterator[list[Batch]]:
+        """Yields this rank's micro-batches of one optimizer step at a time."""
+        micro_batches: list[Batch] = []
+        for batch in self:
+            micro_batches.append(batch)
+            if batch.counts.micro_batch + 1 == batch.counts.micro_batches_in_step:
+                yield micro_batches
+                micro_batches = []
+
+    # --- checkpoints
+
+    def state_dict(self) -> dict[str, Any]:
+        """A few hundred bytes of plain values, the same on every rank: where delivery stands, in whole steps.
+
+        Taken inside a step it names the step's start, and warns.
+        """
+        self._open()
+        state, is_inside_step = self._core.state()
+        if is_inside_step:
+            warnings.warn(
+                "state_dict() inside a step: the state names the step's start, and a resume gives its micro-batches again",
+                stacklevel=2,
+            )
+        return _state_to_dict(state)
+
+    def state_for(self, *, steps: int) -> dict[str, Any]:
+        """The state after `steps` steps of the run, for trainers that take batches ahead; among the last 64 delivered.
+
+        Raises:
+            InvalidArgumentError: If that step is not known.
+        """
+        self._open()
+        return _state_to_dict(self._core.state_after(steps))
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continues where a state was taken; takes effect at the first ``next()``. Any dp_size that divides packs_per_step will do.
+
+        Raises:
+            InvalidArgumentError: If the iteration has begun, or a setting that decides what comes out has changed (it is named).
+        """
+        self._open()
+        self._core.load_state(_state_from_dict(state))
+
+    save_state = state_dict
+    restore_state = load_state_dict
+
+    # --- telling
+
+    def describe(self, sample_id: int) -> SampleOrigin:
+        """Where a sample comes from, by an entry of ``batch.layout.sample_ids``."""
+        self._open()
+        pass_, manifest, line, byte_offset, media = self._core.describe(int(sample_id))
+        return SampleOrigin(pass_=pass_, manifest=manifest, line=line, byte_offset=byte_offset, media=tuple(media))
+
+    def report(self) -> Report:
+        """What was delivered, how long the trainer waited, and what the stages did."""
+        return Report(self._core.report())
+
+    def add_wait(self, seconds: float) -> None:
+        """Counts time that the trainer waited outside ``next()``, such as a copy to the device that nothing hides."""
+        self._core.add_wait(seconds)
+
+    @property
+    def normalisation(self) -> tuple[list[float], list[float], float, int, int, int]:
+        """(mean, std, rescale factor, patch, merge, temporal patch) of the model's image processor."""
+        self._open()
+        return self._core.normalisation()
+
+    # --- ending
+
+    def close(self) -> None:
+        """Ends every thread. Batches that were handed out stay valid. Repeatable; also done when the loader is dropped."""
+        self._core.close()
+        _pass_log_on()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        core = getattr(self, "_core", None)
+        if core is not None:
+            core.close()
+
+    def __getstate__(self) -> object:
+        raise InvalidArgumentError("a loader cannot be pickled: make one in each process, from the settings", "FORKED")
+
+    def _open(self) -> None:
+        if self._is_opened:
+            return
+        said = ""
+        while not self._core.open_within(_TICK_MS):
+            _pass_log_on()
+            progress = self._core.progress()
+            if progress and progress != said:
+                _log.info("%s", progress)
+                said = progress
+        self._is_opened = True
+
+
+def _core_settings(settings: Settings, dp_rank: int, dp_size: int) -> _core.LoaderSettings:
+    index_dir = settings.resolved_index_dir()
+    out = _core.LoaderSettings()
+    for source in settings.data:
+        out.add_data(source.manifest, source.media_root)
+    out.dp_rank, out.dp_size = dp_rank, dp_size
+    out.index_dir = str(index_dir)
+    out.outage_limit_s = settings.outage_limit_s
+    media = settings.media
+    out.set_output(
+        model=settings.model,
+        seed=settings.seed,
+        is_shuffled=settings.shuffle == "rows",
+        epochs=settings.epochs,
+        window_samples=settings.window_samples,
+        tokens_per_pack=settings.pack.tokens_per_pack,
+        packs_per_step=settings.pack.packs_per_step,
+        guards_content=settings.content_tokens == "guard",
+        trusts_row_sizes=media.sizes == "trust",
+        applies_exif=media.exif == "apply",
+        alpha_on_white=media.alpha == "white",
+        scales_grey16=media.grey16 == "scale",
+        max_pixels=media.max_pixels,
+        max_scans=media.max_scans,
+    )
+    speed = resolve_speed(settings.speed, usable_cpus=_core.usable_cpus())
+    out.set_speed(
+        cpu_threads=speed.cpu_threads,
+        fetch_threads=speed.fetch_threads,
+        fetch_concurrency=speed.fetch_concurrency,
+        prefetch_steps=speed.prefetch_steps,
+        memory_limit_bytes=speed.memory_limit_bytes,
+    )
+    bad = settings.bad_samples
+    out.set_bad_samples(
+        is_stop=bad.policy == "stop", max_fraction=bad.max_fraction, ledger=bad.ledger or str(index_dir / "ledger.jsonl")
+    )
+    storage = settings.storage
+    out.set_storage(
+        endpoint=storage.endpoint_url,
+        region=storage.region,
+        access_key_id=storage.access_key_id,
+        secret_access_key=storage.secret_access_key,
+        session_token=storage.session_token,
+        profile=storage.profile,
+        anonymous=storage.anonymous,
+        ca_file=storage.ca_file,
+        verify_tls=storage.verify_tls,
+    )
+    return out
+
+
+_STATE_KEYS = ("version", "fingerprint", "step", "window", "packs_delivered", "window_digest", "dp_size")
+
+
+def _state_to_dict(state: _core.LoaderState) -> dict[str, Any]:
+    return {key: getattr(state, key) for key in _STATE_KEYS}
+
+
+def _state_from_dict(values: Mapping[str, Any]) -> _core.LoaderState:
+    missing = [key for key in _STATE_KEYS if key not in values]
+    if missing:
+        raise InvalidArgumentError(f"this is no state of a loader: `{missing[0]}` is missing", "STATE")
+    state = _core.LoaderState()
+    for key in _STATE_KEYS:
+        try:
+            setattr(state, key, values[key])
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InvalidArgumentError(f"this is no state of a loader: `{key}` is {values[key]!r}", "STATE") from error
+    return state
+
+
+def _pass_log_on() -> None:
+    for level, text in _core.drain_log():
+        _log.log(_LEVELS[level], "%s", text)
+
+
+def _refuse_dataloader_worker() -> None:
+    data = sys.modules.get("torch.utils.data")
+    if data is not None and data.get_worker_info() is not None:
+        raise InvalidArgumentError(
+            "a Loader inside a torch DataLoader worker: it has threads of its own and is sharded already; iterate it directly", "FORKED"
+        )

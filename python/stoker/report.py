@@ -1,0 +1,82 @@
+"""What a loader did and how long the trainer waited for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Report"]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Counts and times of one loader. `values` has everything; the properties are the few that matter most."""
+
+    values: dict[str, Any]
+
+    @property
+    def wait_ratio(self) -> float:
+        """Time blocked in the loader / step time, over whole steps after the first."""
+        return float(self.values["wait_ratio"])
+
+    @property
+    def steps_measured(self) -> int:
+        """Steps that `wait_ratio` is made of."""
+        return int(self.values["steps_measured"])
+
+    @property
+    def first_wait_s(self) -> float:
+        """Wait of the first step: the cold start, kept out of `wait_ratio`."""
+        return float(self.values["first_wait_s"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, JSON-able."""
+        return self.values
+
+    def __str__(self) -> str:
+        v = self.values
+        lines = [
+            f"wait ratio {self.wait_ratio:.4f} over {self.steps_measured} steps "
+            f"(wait {v['wait_s']:.3f} s of {v['step_s']:.3f} s, longest {v['longest_wait_s']:.3f} s; "
+            f"first step waited {self.first_wait_s:.3f} s)",
+            f"delivered  {v['steps']} steps, {v['batches']} batches, {v['samples']} samples, {v['tokens']} tokens "
+            f"(fill {v['fill']:.3f}), {v['bytes'] / 1e6:.1f} MB",
+            f"speed      cpu_threads {v['cpu_threads']}, fetch_concurrency {v['fetch_concurrency']}, "
+            f"prefetch_steps {v['prefetch_steps']}",
+        ]
+        if v["bad_samples"]:
+            lines.append("not used   " + ", ".join(f"{code} {n}" for code, n in sorted(v["bad_samples"].items())))
+        if v["pipeline"]:
+            lines += self._pipeline_lines(v["pipeline"])
+        return "\n".join(lines)
+
+    def _pipeline_lines(self, p: dict[str, Any]) -> list[str]:
+        fetch, memory, queues = p["fetch"], p["memory"], p["queues_mean_length"]
+        lines = ["stage      busy s   waits for input s   waits for room s   items"]
+        for name, s in p["stages"].items():
+            lines.append(
+                f"{name:<9}{s['busy_s']:8.3f}{s['wait_in_s']:20.3f}{s['wait_out_s']:19.3f}{s['items']:8d}"
+            )
+        lines += [
+            "queues     " + ", ".join(f"{name} {length:.2f}" for name, length in queues.items()) + " (mean length)",
+            f"fetch      {fetch['requests']} requests ({fetch['header_requests']} for headers), {fetch['bytes'] / 1e6:.1f} MB, "
+            f"{fetch['retries']} retries, {fetch['throttled']} throttled",
+            f"memory     peak {memory['peak_bytes'] / 1e6:.1f} MB of {memory['limit_bytes'] / 1e6:.1f} MB",
+        ]
+        workers_s = p["n_workers"] * p["elapsed_s"]
+        busy = p["stages"]["prepare"]["busy_s"] / workers_s if workers_s > 0 else 0.0
+        lines.append(f"workers    {p['n_workers']} threads, busy {busy:.2f} of the time")
+        if self.steps_measured and self.wait_ratio > 0.01:
+            lines.append(self._advice(busy))
+        return lines
+
+    def _advice(self, workers_busy: float) -> str:
+        v = self.values
+        if v["prefetch_steps"] == 0:
+            return "advice     nothing is prepared ahead: set speed.prefetch_steps to 4"
+        if workers_busy > 0.85:
+            return "advice     the CPU threads are the limit: give the process more CPUs (speed.cpu_threads)"
+        memory = v["pipeline"]["memory"]
+        if memory["peak_bytes"] > 0.9 * memory["limit_bytes"]:
+            return "advice     memory is the limit: raise speed.memory_limit"
+        return "advice     storage is the limit: raise speed.fetch_concurrency, then speed.prefetch_steps"

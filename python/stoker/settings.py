@@ -1,0 +1,331 @@
+"""What a run is made of: one group of settings decides what comes out, the other only how fast."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import os
+import re
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from stoker.errors import InvalidArgumentError
+
+__all__ = ["BadSamples", "Data", "Labels", "Media", "Pack", "Settings", "Speed", "Storage"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Data:
+    """One manifest."""
+
+    manifest: str
+    """JSONL file: a path, taken from the settings file's folder if relative, or ``s3://bucket/key``."""
+    media_root: str = ""
+    """Where relative media lie; the manifest's own folder by default."""
+    weight: float = 1.0
+    """Share in a mixture. This version concatenates manifests and takes only 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pack:
+    """How samples become micro-batches."""
+
+    tokens_per_pack: int = 16384
+    """Length of one packed sequence, at most."""
+    packs_per_step: int = 64
+    """Packs of one optimizer step, over all ranks and micro-batches; a multiple of dp_size."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Labels:
+    """What is trained."""
+
+    train_on: Literal["assistant"] = "assistant"
+    """Everything the assistant says, with its end-of-turn token and line feed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Media:
+    """How media become pixels."""
+
+    exif: Literal["apply", "ignore"] = "apply"
+    """Whether EXIF orientation turns a picture, before any size is taken."""
+    alpha: Literal["white", "drop"] = "white"
+    """What lies under transparency."""
+    grey16: Literal["scale", "clip"] = "scale"
+    """How 16-bit samples become 8-bit."""
+    sizes: Literal["trust", "ignore"] = "trust"
+    """Whether ``width`` and ``height`` in rows (upright pixels) are believed, or every header is read."""
+    max_pixels: int = 178_956_970
+    """A picture whose header announces more is a bad sample."""
+    max_scans: int = 500
+    """A progressive JPEG with more scans is a bad sample."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadSamples:
+    """What happens to samples that cannot be used."""
+
+    policy: Literal["skip", "stop"] = "skip"
+    max_fraction: float = 0.01
+    """With ``skip``: the run ends when more than this share cannot be used."""
+    ledger: str = ""
+    """JSONL file to append to; by default ``ledger.jsonl`` in the index directory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """How fast; nothing here ever changes a batch. `auto` and limits are for the node, divided by the ranks on it."""
+
+    cpu_threads: int | Literal["auto"] = "auto"
+    """Threads that decode and tokenise; auto: the CPUs that the process may use."""
+    fetch_threads: int = 1
+    """Threads that drive the network."""
+    fetch_concurrency: int | Literal["auto"] = "auto"
+    """Objects in flight at one time; auto: 256 on the node."""
+    prefetch_steps: int | Literal["auto"] = "auto"
+    """Steps prepared ahead of the trainer; auto: 4, as far as the memory allows."""
+    memory_limit: int | str = "4GiB"
+    """Payload bytes alive in the engine, over all stages, the batches that the trainer holds included."""
+    ranks_per_node: int | Literal["auto"] = "auto"
+    """Loaders that share this node; auto: ``LOCAL_WORLD_SIZE``, else 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Storage:
+    """Where S3 is and who we are to it. What is empty is looked up: in the environment (``AWS_*``), then in the profile files."""
+
+    endpoint_url: str = ""
+    region: str = ""
+    access_key_id: str = field(default="", repr=False)
+    secret_access_key: str = field(default="", repr=False)
+    session_token: str = field(default="", repr=False)
+    profile: str = ""
+    anonymous: bool = False
+    ca_file: str = ""
+    verify_tls: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """One run's data. The first group is part of every checkpoint's fingerprint; the second may change at any time."""
+
+    # --- decides what comes out ---
+    data: tuple[Data, ...]
+    model: str
+    """A checkpoint folder: processor configs, ``tokenizer.json``, chat template."""
+    seed: int = 0
+    shuffle: Literal["rows", "none"] = "rows"
+    epochs: int | None = None
+    """Passes over the data; None goes on for ever. A finite loader gives every rank the same number of steps."""
+    window_samples: int = 1024
+    """Samples planned together."""
+    pack: Pack = field(default_factory=Pack)
+    labels: Labels = field(default_factory=Labels)
+    reference: Literal["stoker"] = "stoker"
+    """Whose output is reproduced; the strict profiles come later."""
+    content_tokens: Literal["guard", "raw"] = "guard"
+    """Whether turn, end-of-text and vision tokens that stand in a row's text are text (guard) or tokens."""
+    media: Media = field(default_factory=Media)
+
+    # --- decides how fast, where, and what to do about trouble; never changes a batch ---
+    bad_samples: BadSamples = field(default_factory=BadSamples)
+    speed: Speed = field(default_factory=Speed)
+    storage: Storage = field(default_factory=Storage)
+    outage_limit_s: float = 600.0
+    """How long storage may fail before the run ends with an error to resume from."""
+    index_dir: str = ""
+    """Where row offsets, mirrored manifests and plan digests are kept; by default ``~/.cache/stoker``. Ranks compare their plans through it."""
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Reads a YAML file. Relative paths in it are taken from its folder.
+
+        Raises:
+            InvalidArgumentError: For a key that does not exist (the nearest one is named) or a value that does not fit.
+        """
+        import yaml
+
+        file = Path(path)
+        try:
+            content = yaml.safe_load(file.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            raise InvalidArgumentError(f"{file}: {error}", "SETTINGS") from error
+        if not isinstance(content, Mapping):
+            raise InvalidArgumentError(f"{file}: expected settings as `key: value` lines", "SETTINGS")
+        try:
+            return cls.from_dict(content, base=file.resolve().parent)
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"{file}: {error.message}", error.code) from None
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], *, base: str | os.PathLike[str] | None = None) -> Self:
+        """Makes settings from plain values, the same keys as in a YAML file.
+
+        Args:
+            values: Nested mappings.
+            base: Folder that relative paths are taken from; the current one by default.
+
+        Raises:
+            InvalidArgumentError: As `load`.
+        """
+        made: Self = _build(cls, values, "")
+        return made._absolute(Path(base) if base is not None else Path.cwd())._checked()
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with some keys changed; a mapping changes only the keys it names: ``replace(speed={"cpu_threads": 1})``."""
+        values = self.to_dict(hide_secrets=False)
+        for key, change in changes.items():
+            old = values.get(key)
+            values[key] = {**old, **change} if isinstance(old, dict) and isinstance(change, Mapping) else change
+        return type(self).from_dict(values)
+
+    def to_dict(self, *, hide_secrets: bool = False) -> dict[str, Any]:
+        """Plain values that `from_dict` takes. With `hide_secrets` credentials are left out."""
+        values = dataclasses.asdict(self)
+        values["data"] = [dict(d) for d in values["data"]]
+        if hide_secrets:
+            for name in ("access_key_id", "secret_access_key", "session_token"):
+                values["storage"].pop(name)
+        return values
+
+    def resolved_index_dir(self) -> Path:
+        """The index directory in use."""
+        if self.index_dir:
+            return Path(self.index_dir)
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stoker"
+
+    def _absolute(self, base: Path) -> Self:
+        def local(path: str) -> str:
+            return path if not path or "://" in path else str(base / Path(path).expanduser())
+
+        data = tuple(
+            dataclasses.replace(d, manifest=local(d.manifest), media_root=local(d.media_root)) for d in self.data
+        )
+        bad = dataclasses.replace(self.bad_samples, ledger=local(self.bad_samples.ledger))
+        index_dir = local(self.index_dir)
+        return dataclasses.replace(self, data=data, model=local(self.model), bad_samples=bad, index_dir=index_dir)
+
+    def _checked(self) -> Self:
+        _require(len(self.data) > 0, "data: name at least one manifest")
+        for source in self.data:
+            _require(source.weight == 1.0, f"data: weight {source.weight} is not served by this version: manifests are concatenated")
+        _require(self.pack.tokens_per_pack >= 16, "pack.tokens_per_pack must be at least 16")
+        _require(self.pack.packs_per_step >= 1, "pack.packs_per_step must be at least 1")
+        _require(self.epochs is None or self.epochs >= 1, "epochs must be at least 1, or left out")
+        _require(self.window_samples >= 1, "window_samples must be at least 1")
+        _require(0 <= self.seed < 2**64, "seed must be from 0 to 2**64 - 1")
+        _require(0.0 <= self.bad_samples.max_fraction <= 1.0, "bad_samples.max_fraction must be from 0 to 1")
+        for name, least in (("cpu_threads", 1), ("fetch_concurrency", 1), ("prefetch_steps", 0), ("ranks_per_node", 1)):
+            value = getattr(self.speed, name)
+            _require(value == "auto" or value >= least, f"speed.{name} must be `auto` or at least {least}")
+        _require(parse_bytes(self.speed.memory_limit) > 0, "speed.memory_limit must be more than 0")
+        return self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedSpeed:
+    """`Speed` with its `auto` values worked out for one rank."""
+
+    cpu_threads: int
+    fetch_threads: int
+    fetch_concurrency: int
+    prefetch_steps: int
+    memory_limit_bytes: int
+
+
+def resolve_speed(speed: Speed, *, usable_cpus: int) -> ResolvedSpeed:
+    """Divides what belongs to the node by the ranks on it."""
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if speed.ranks_per_node == "auto" else speed.ranks_per_node
+    ranks = max(ranks, 1)
+    return ResolvedSpeed(
+        cpu_threads=math.ceil(usable_cpus / ranks) if speed.cpu_threads == "auto" else speed.cpu_threads,
+        fetch_threads=speed.fetch_threads,
+        fetch_concurrency=max(8, 256 // ranks) if speed.fetch_concurrency == "auto" else speed.fetch_concurrency,
+        prefetch_steps=4 if speed.prefetch_steps == "auto" else speed.prefetch_steps,
+        memory_limit_bytes=parse_bytes(speed.memory_limit) // ranks,
+    )
+
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+
+
+def parse_bytes(value: int | str) -> int:
+    """``"4GiB"`` -> 4294967296; a number is itself."""
+    if isinstance(value, int):
+        return value
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", value)
+    if match is None or match[2].upper() not in _UNITS:
+        raise InvalidArgumentError(f"{value!r} is no amount of memory; write it as 4GiB or 500MB", "SETTINGS")
+    return int(float(match[1]) * _UNITS[match[2].upper()])
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise InvalidArgumentError(message, "SETTINGS")
+
+
+def _build(cls: type[Any], values: Any, where: str) -> Any:
+    """Fills a dataclass from a mapping, checking names and types on the way."""
+    if not isinstance(values, Mapping):
+        raise InvalidArgumentError(f"{where or 'settings'}: expected keys and values, got {values!r}", "SETTINGS")
+    hints = typing.get_type_hints(cls)
+    known = {f.name: f for f in dataclasses.fields(cls)}
+    for key in values:
+        if key not in known:
+            close = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
+            advice = f"did you mean `{_join(where, close[0])}`?" if close else f"there are {', '.join(known)}"
+            raise InvalidArgumentError(f"unknown key `{_join(where, str(key))}`: {advice}", "SETTINGS")
+    missing = [
+        name
+        for name, f in known.items()
+        if name not in values and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+    ]
+    if missing:
+        raise InvalidArgumentError(f"`{_join(where, missing[0])}` is missing", "SETTINGS")
+    return cls(**{key: _convert(hints[key], value, _join(where, key)) for key, value in values.items()})
+
+
+def _convert(hint: Any, value: Any, where: str) -> Any:
+    if dataclasses.is_dataclass(hint):
+        return _build(typing.cast("type[Any]", hint), value, where)
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is tuple:
+        if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+            raise InvalidArgumentError(f"`{where}`: expected a list, got {value!r}", "SETTINGS")
+        return tuple(_convert(args[0], v, f"{where}[{i}]") for i, v in enumerate(value))
+    if origin is Literal:
+        if value in args:
+            return value
+        close = difflib.get_close_matches(str(value), [str(a) for a in args], n=1, cutoff=0.5)
+        advice = f"did you mean `{close[0]}`?" if close else f"it takes {', '.join(map(str, args))}"
+        raise InvalidArgumentError(f"`{where}`: {value!r} is not served; {advice}", "SETTINGS")
+    if origin in (types.UnionType, typing.Union):
+        for option in args:
+            try:
+                return _convert(option, value, where)
+            except InvalidArgumentError:
+                continue
+        shown = ", ".join("nothing" if a is type(None) else getattr(a, "__name__", None) or str(typing.get_args(a)[0]) for a in args)
+        raise InvalidArgumentError(f"`{where}`: {value!r} does not fit; it takes {shown}", "SETTINGS")
+    return _convert_plain(hint, value, where)
+
+
+def _convert_plain(hint: Any, value: Any, where: str) -> Any:
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if hint is str and isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if hint in (int, str, float, bool, type(None)) and type(value) is hint:
+        return value
+    name = getattr(hint, "__name__", str(hint))
+    raise InvalidArgumentError(f"`{where}`: expected {name}, got {value!r}", "SETTINGS")
+
+
+def _join(where: str, key: str) -> str:
+    return f"{where}.{key}" if where else key
