@@ -36,8 +36,8 @@ class Layout:
 class Batch:
     """One pack = one micro-batch of this rank. T tokens, P patches, p patch size, k images.
 
-    Arrays are views into one block of memory, which is used again only when the batch and every array or tensor made from it are gone.
-    They are not to be written into.
+    Arrays are views into one block of memory, which is used again only when the batch and every array or tensor made
+    from it are gone. They are not to be written into.
     """
 
     def __init__(self, core: CoreBatch) -> None:
@@ -45,7 +45,7 @@ class Batch:
 
     @property
     def counts(self) -> BatchCounts:
-        """Plain integers: tokens, target_tokens, step_target_tokens, patches, cost, step, micro_batch, micro_batches_in_step."""
+        """Plain integers: tokens, target_tokens, step_target_tokens, patches, cost, step, micro_batch and so on."""
         return self._core.counts
 
     @property
@@ -57,7 +57,8 @@ class Batch:
         """An object with ``__dlpack__`` for one array, which takes no copy; for ``torch.from_dlpack`` and the like.
 
         Args:
-            name: input_ids, labels, position_ids, image_patches, image_grid_thw, cu_seqlens, sample_ids or image_counts.
+            name: input_ids, labels, position_ids, image_patches, image_grid_thw, cu_seqlens, sample_ids or
+                image_counts.
         """
         return self._core.array(name)
 

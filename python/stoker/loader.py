@@ -40,8 +40,9 @@ class SampleOrigin:
 class Loader:
     """A plain iterable of `Batch` with threads of its own; endless unless `settings.epochs` is set.
 
-    Opening model and manifests begins at once, in the background; the first call that needs them waits. Prefetching begins with the first
-    batch that is asked for. Use it directly, never inside a ``torch.utils.data.DataLoader``, and not after a fork.
+    Opening model and manifests begins at once, in the background; the first call that needs them waits. Prefetching
+    begins with the first batch that is asked for. Use it directly, never inside a ``torch.utils.data.DataLoader``, and
+    not after a fork.
 
     Args:
         settings: What comes out, and how fast.
@@ -64,7 +65,7 @@ class Loader:
     # --- iterating
 
     def __iter__(self) -> Iterator[Batch]:
-        """Yields micro-batches. Free of side effects until the first ``next()``; an exhausted loader stays exhausted."""
+        """Yields micro-batches. Without side effects until the first ``next()``; once exhausted, always exhausted."""
         return self
 
     def __next__(self) -> Batch:
@@ -108,7 +109,7 @@ class Loader:
         state, is_inside_step = self._core.state()
         if is_inside_step:
             warnings.warn(
-                "state_dict() inside a step: the state names the step's start, and a resume gives its micro-batches again",
+                "state_dict() inside a step: the state names its start, and a resume gives its micro-batches again",
                 stacklevel=2,
             )
         return _state_to_dict(state)
@@ -123,10 +124,11 @@ class Loader:
         return _state_to_dict(self._core.state_after(steps))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues where a state was taken; takes effect at the first ``next()``. Any dp_size that divides packs_per_step will do.
+        """Continues where a state was taken, from the first ``next()`` on. Any dp_size that divides packs_per_step will do.
 
         Raises:
-            InvalidArgumentError: If the iteration has begun, or a setting that decides what comes out has changed (it is named).
+            InvalidArgumentError: If the iteration has begun, or a setting that decides what comes out has changed (it
+                is named).
         """
         self._open()
         self._core.load_state(_state_from_dict(state))
@@ -159,14 +161,16 @@ class Loader:
     # --- ending
 
     def close(self) -> None:
-        """Ends every thread. Batches that were handed out stay valid. Repeatable; also done when the loader is dropped."""
+        """Ends every thread; batches that were handed out stay valid. Repeatable. Dropping the loader does it too."""
         self._core.close()
         _pass_log_on()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def __del__(self) -> None:
@@ -225,7 +229,9 @@ def _core_settings(settings: Settings, dp_rank: int, dp_size: int) -> _core.Load
     )
     bad = settings.bad_samples
     out.set_bad_samples(
-        is_stop=bad.policy == "stop", max_fraction=bad.max_fraction, ledger=bad.ledger or str(index_dir / "ledger.jsonl")
+        is_stop=bad.policy == "stop",
+        max_fraction=bad.max_fraction,
+        ledger=bad.ledger or str(index_dir / "ledger.jsonl"),
     )
     storage = settings.storage
     out.set_storage(
@@ -271,5 +277,6 @@ def _refuse_dataloader_worker() -> None:
     data = sys.modules.get("torch.utils.data")
     if data is not None and data.get_worker_info() is not None:
         raise InvalidArgumentError(
-            "a Loader inside a torch DataLoader worker: it has threads of its own and is sharded already; iterate it directly", "FORKED"
+            "a Loader inside a torch DataLoader worker: it has threads of its own and is sharded; iterate it directly",
+            "FORKED",
         )

@@ -54,13 +54,11 @@ class Report:
         fetch, memory, queues = p["fetch"], p["memory"], p["queues_mean_length"]
         lines = ["stage      busy s   waits for input s   waits for room s   items"]
         for name, s in p["stages"].items():
-            lines.append(
-                f"{name:<9}{s['busy_s']:8.3f}{s['wait_in_s']:20.3f}{s['wait_out_s']:19.3f}{s['items']:8d}"
-            )
+            lines.append(f"{name:<9}{s['busy_s']:8.3f}{s['wait_in_s']:20.3f}{s['wait_out_s']:19.3f}{s['items']:8d}")
         lines += [
             "queues     " + ", ".join(f"{name} {length:.2f}" for name, length in queues.items()) + " (mean length)",
-            f"fetch      {fetch['requests']} requests ({fetch['header_requests']} for headers), {fetch['bytes'] / 1e6:.1f} MB, "
-            f"{fetch['retries']} retries, {fetch['throttled']} throttled",
+            f"fetch      {fetch['requests']} requests ({fetch['header_requests']} for headers), "
+            f"{fetch['bytes'] / 1e6:.1f} MB, {fetch['retries']} retries, {fetch['throttled']} throttled",
             f"memory     peak {memory['peak_bytes'] / 1e6:.1f} MB of {memory['limit_bytes'] / 1e6:.1f} MB",
         ]
         workers_s = p["n_workers"] * p["elapsed_s"]

@@ -98,7 +98,7 @@ class Speed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Storage:
-    """Where S3 is and who we are to it. What is empty is looked up: in the environment (``AWS_*``), then in the profile files."""
+    """Where S3 is and who we are to it. What is empty is looked up: in ``AWS_*``, then in the profile files."""
 
     endpoint_url: str = ""
     region: str = ""
@@ -140,7 +140,9 @@ class Settings:
     outage_limit_s: float = 600.0
     """How long storage may fail before the run ends with an error to resume from."""
     index_dir: str = ""
-    """Where row offsets, mirrored manifests and plan digests are kept; by default ``~/.cache/stoker``. Ranks compare their plans through it."""
+    """Where row offsets, mirrored manifests and plan digests are kept; by default ``~/.cache/stoker``.
+
+    Ranks compare their plans through it."""
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -178,7 +180,7 @@ class Settings:
         return made._absolute(Path(base) if base is not None else Path.cwd())._checked()
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with some keys changed; a mapping changes only the keys it names: ``replace(speed={"cpu_threads": 1})``."""
+        """A copy with some keys changed; a mapping changes the keys it names: ``replace(speed={"cpu_threads": 1})``."""
         values = self.to_dict(hide_secrets=False)
         for key, change in changes.items():
             old = values.get(key)
@@ -214,7 +216,10 @@ class Settings:
     def _checked(self) -> Self:
         _require(len(self.data) > 0, "data: name at least one manifest")
         for source in self.data:
-            _require(source.weight == 1.0, f"data: weight {source.weight} is not served by this version: manifests are concatenated")
+            _require(
+                source.weight == 1.0,
+                f"data: weight {source.weight} is not served by this version: manifests are concatenated",
+            )
         _require(self.pack.tokens_per_pack >= 16, "pack.tokens_per_pack must be at least 16")
         _require(self.pack.packs_per_step >= 1, "pack.packs_per_step must be at least 1")
         _require(self.epochs is None or self.epochs >= 1, "epochs must be at least 1, or left out")
@@ -311,7 +316,9 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
                 return _convert(option, value, where)
             except InvalidArgumentError:
                 continue
-        shown = ", ".join("nothing" if a is type(None) else getattr(a, "__name__", None) or str(typing.get_args(a)[0]) for a in args)
+        shown = ", ".join(
+            "nothing" if a is type(None) else getattr(a, "__name__", None) or str(typing.get_args(a)[0]) for a in args
+        )
         raise InvalidArgumentError(f"`{where}`: {value!r} does not fit; it takes {shown}", "SETTINGS")
     return _convert_plain(hint, value, where)
 
