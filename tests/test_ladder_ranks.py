@@ -256,7 +256,7 @@ def test_the_serial_loop_counts_what_it_prepares(tmp_path: Path) -> None:
     with StorageServer() as server:
         server.put_folder("b", dataset.folder, prefix="data/")
         spec = PythonSerial(
-            manifests=("s3://b/data/train.jsonl",),
+            data=(("s3://b/data/train.jsonl", ""),),
             model_folder=str(find_testdata() / "qwen3-vl"),
             seed=1,
             storage=server.settings(),

@@ -13,7 +13,8 @@ from stoker.demo.dataset import DEFAULT_SEED, Dataset, make_dataset
 from stoker.demo.photos import find_testdata
 from stoker.ladder.climb import RUNGS, Plan
 from stoker.ladder.emulation import RankModel
-from stoker.ladder.python_serial import PythonSerial
+from stoker.ladder.own import python_serial_of
+from stoker.settings import Settings
 from stoker.testing import Behaviour, Latency, StorageServer
 
 __all__ = ["DemoOptions", "default_folder", "demo_settings", "served_plan"]
@@ -65,8 +66,6 @@ def served_plan(options: DemoOptions, *, say: Any) -> Iterator[Plan]:
         options: What to do.
         say: Called with (what is being done, part done, parts in all) now and then, from any thread.
     """
-    import stoker
-
     dataset = make_dataset(
         options.folder,
         n_samples=options.n_samples,
@@ -82,21 +81,17 @@ def served_plan(options: DemoOptions, *, say: Any) -> Iterator[Plan]:
             progress=lambda done, total: say("putting objects", done, total),
         )
         manifest = f"s3://{_BUCKET}/{_PREFIX}{dataset.manifest.name}"
-        settings = demo_settings(
-            manifest=manifest,
-            packs_per_step=options.n_ranks * options.gpus_per_rank,  # one micro-batch per GPU and step
-            seed=options.seed,
-            storage=server.settings(),
-        )
-        yield Plan(
-            settings=stoker.Settings.from_dict(settings),
-            python_serial=PythonSerial(
-                manifests=(manifest,),
-                model_folder=settings["model"],
+        settings = Settings.from_dict(
+            demo_settings(
+                manifest=manifest,
+                packs_per_step=options.n_ranks * options.gpus_per_rank,  # one micro-batch per GPU and step
                 seed=options.seed,
                 storage=server.settings(),
-                tokens_per_pack=_TOKENS_PER_PACK,
-            ),
+            )
+        )
+        yield Plan(
+            settings=settings,
+            python_serial=python_serial_of(settings),
             rungs=options.rungs,
             steps=options.steps,
             n_ranks=options.n_ranks,

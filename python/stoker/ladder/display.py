@@ -8,6 +8,7 @@ from typing import Self
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+
 from stoker.ladder.climb import RUNGS, Plan
 from stoker.ladder.result import RungResult, StepRecord, summarise
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from stoker.ladder.python_serial import PythonSerial
+from stoker.settings import Settings
 
 __all__ = ["python_serial_of"]
 
 
-def python_serial_of(settings: Any) -> PythonSerial:
-    """Returns the loop over the data, model and storage of a `stoker.Settings`."""
-    storage = settings.to_dict().get("storage", {})
+def python_serial_of(settings: Settings) -> PythonSerial:
+    """Returns the loop over the data, model and storage of a run's settings."""
     return PythonSerial(
-        manifests=tuple(str(source.manifest) for source in settings.data),
-        model_folder=str(settings.model),
-        seed=int(settings.seed),
-        storage=storage,
-        tokens_per_pack=int(settings.pack.tokens_per_pack),
+        data=tuple((source.manifest, source.media_root) for source in settings.data),
+        model_folder=settings.model,
+        seed=settings.seed,
+        storage=settings.to_dict()["storage"],
+        tokens_per_pack=settings.pack.tokens_per_pack,
     )

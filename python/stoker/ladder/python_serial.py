@@ -39,13 +39,13 @@ def missing_packages() -> list[str]:
 class PythonSerial:
     """Makes the taker of this rung."""
 
-    manifests: tuple[str, ...]
-    """JSONL files, paths or ``s3://`` URLs; media paths in them are relative to their folders."""
+    data: tuple[tuple[str, str], ...]
+    """JSONL files, paths or ``s3://`` URLs, each with the folder of its relative media; empty: the file's own."""
     model_folder: str
     seed: int
     storage: Mapping[str, Any] = field(default_factory=dict)
-    """``endpoint_url``, ``region``, ``access_key_id``, ``secret_access_key``; what is missing comes from the
-    environment, as botocore finds it."""
+    """As in the settings: ``endpoint_url``, ``region``, ``access_key_id``, ``secret_access_key``, ``session_token``,
+    ``profile``, ``anonymous``, ``ca_file``, ``verify_tls``. What is missing botocore looks up as usual."""
     samples_per_step: int | None = None
     """Per rank; None: samples until their tokens would fill ``n_gpus`` times ``tokens_per_pack``."""
     tokens_per_pack: int = 16384
@@ -142,8 +142,8 @@ class _Loop:
 
     def _rank_rows(self, rank: int, n_ranks: int) -> Iterator[tuple[str, dict[str, Any]]]:
         rows = [
-            (manifest.rpartition("/")[0], json.loads(line))
-            for manifest in self._spec.manifests
+            (media_root.rstrip("/") or manifest.rpartition("/")[0], json.loads(line))
+            for manifest, media_root in self._spec.data
             for line in self._read(manifest).splitlines()
             if line.strip()
         ]
@@ -178,7 +178,12 @@ def _s3_client(storage: Mapping[str, Any]) -> Any:
     options: dict[str, Any] = {"s3": {"addressing_style": "path"}} if "endpoint_url" in arguments else {}
     if storage.get("anonymous"):
         options["signature_version"] = UNSIGNED
-    return botocore.session.Session().create_client("s3", config=botocore.config.Config(**options), **arguments)
+    return botocore.session.Session(profile=storage.get("profile") or None).create_client(
+        "s3",
+        config=botocore.config.Config(**options),
+        verify=storage.get("ca_file") or storage.get("verify_tls", True),
+        **arguments,
+    )
 
 
 def _resolve(base: str, reference: str) -> str:
