@@ -124,7 +124,7 @@ class Loader:
         return _state_to_dict(self._core.state_after(steps))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues where a state was taken, from the first ``next()`` on. Any dp_size that divides packs_per_step will do.
+        """Continues where a state was taken at the first ``next()``; any dp_size that divides packs_per_step will do.
 
         Raises:
             InvalidArgumentError: If the iteration has begun, or a setting that decides what comes out has changed (it
