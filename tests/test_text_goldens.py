@@ -53,7 +53,7 @@ def plain_part(part: dict[str, Any]) -> Part:
 
 
 def plain_turn(message: dict[str, Any], *, is_first: bool) -> PlainTurn:
-    """A message in the binding's form; a role that the template drops becomes a late system turn, which it drops too."""
+    """A message in the binding's form; one that the template drops becomes a late system turn, which it drops too."""
     role = message["role"]
     if role not in ("system", "user", "assistant", "tool"):
         assert not is_first, "a dropped role in the first place has no counterpart"
@@ -73,13 +73,14 @@ def chat_cases() -> list[dict[str, Any]]:
 
 
 def render(case: dict[str, Any]) -> list[_core.RenderedTurn]:
-    return _core.render_chat(
+    chunks: list[_core.RenderedTurn] = _core.render_chat(
         MODEL,
         [plain_turn(m, is_first=i == 0) for i, m in enumerate(case["messages"])],
         [dumps(tool) for tool in case["tools"] or []],
         add_generation_prompt=case["add_generation_prompt"],
         add_vision_id=case["add_vision_id"],
     )
+    return chunks
 
 
 def test_all_golden_chats_render_to_the_reference_text() -> None:

@@ -29,8 +29,9 @@ HANGUL = range(0xAC00, 0xAC00 + 11172)
 # Composites that came after Unicode 9.0. A later Python knows some of them; the reference does not compose them.
 YOUNG_COMPOSITES = frozenset(
     (0x11938, 0x105C9, 0x105E4, 0x11383, 0x11385, 0x1138E, 0x11391, 0x113C5, 0x113C7, 0x113C8)
-    + tuple(range(0x16121, 0x16129))
-    + tuple(range(0x16D68, 0x16D6B))
+).union(
+    range(0x16121, 0x16129),
+    range(0x16D68, 0x16D6B),
 )
 
 LETTER, NUMBER, SPACE = 1, 2, 3
@@ -91,7 +92,8 @@ def build() -> str:
     for cp in members(golden["mark_that_nfc_reorders"]):
         combining[cp] = unicodedata.combining(chr(cp))
         if combining[cp] == 0 and cp not in decomposed:  # U+0F73 reorders by its decomposition
-            raise SystemExit(f"U+{cp:04X} has no combining class in this Python's Unicode {unicodedata.unidata_version}")
+            version = unicodedata.unidata_version
+            raise SystemExit(f"U+{cp:04X} has no combining class in this Python's Unicode {version}")
 
     flags = bytearray(N_CODE_POINTS)
     for name, bit in (("letter", LETTER), ("number", NUMBER), ("white_space", SPACE)):
