@@ -22,7 +22,7 @@ using namespace nb::literals;
 namespace stoker {
 namespace {
 
-using AnyArray = nb::ndarray<nb::device::cpu>;
+using AnyArray = nb::ndarray<nb::numpy, nb::device::cpu>;  // whose __dlpack__ any library takes
 
 /// A DLPack view of one array of a batch; it keeps the block alive.
 template <typename T>
