@@ -1,0 +1,102 @@
+#include "source/http/answer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace stoker {
+namespace {
+
+using ::testing::HasSubstr;
+constexpr std::uint64_t kLimit = 1'000'000;
+
+std::string text(const FetchedObject& object) {
+  return {reinterpret_cast<const char*>(object.bytes.data()), object.bytes.size()};
+}
+
+// Feeds head and body in pieces of `piece` bytes.
+Result<FetchedObject> feed(std::vector<std::string> head, const std::string& body, std::size_t piece,
+                           std::uint64_t offset = 0, std::optional<std::uint64_t> length = std::nullopt) {
+  Answer answer;
+  answer.begin(offset, length, kLimit);
+  for (const std::string& line : head) answer.on_header(line + "\r\n");
+  for (std::size_t at = 0; at < body.size(); at += piece) {
+    if (!answer.on_body(std::string_view(body).substr(at, piece))) break;
+  }
+  return answer.finish();
+}
+
+TEST(Answer, GivesTheSameInPiecesOfAnySize) {
+  std::string body;
+  for (int i = 0; i < 1000; ++i) body += std::to_string(i);
+  const std::string size = std::to_string(body.size());
+  for (std::size_t piece : {std::size_t{1}, std::size_t{7}, std::size_t{1000}, body.size()}) {
+    EXPECT_EQ(text(*feed({"HTTP/1.1 200 OK", "content-LENGTH:  " + size}, body, piece)), body);
+    EXPECT_EQ(text(*feed({"HTTP/1.1 200 OK", "Transfer-Encoding: chunked"}, body, piece)), body);
+    EXPECT_EQ(text(*feed({"HTTP/1.1 200 OK", "Content-Length: " + size}, body, piece, 100, 50)), body.substr(100, 50));
+    EXPECT_EQ(text(*feed({"HTTP/1.1 200 OK", "Content-Length: " + size}, body, piece, 2000)), body.substr(2000));
+    EXPECT_EQ(text(*feed({"HTTP/1.1 200 OK", "Content-Length: " + size}, body, piece, 99'999, 10)), "");
+    EXPECT_EQ(text(*feed({"HTTP/1.1 200 OK", "Transfer-Encoding: chunked"}, body, piece, 100, 50)),
+              body.substr(100, 50));
+    const std::string range = "Content-Range: bytes 100-149/" + size;
+    EXPECT_EQ(text(*feed({"HTTP/1.1 206 Partial", range, "Content-Length: 50"}, body.substr(100, 50), piece, 100, 50)),
+              body.substr(100, 50));
+  }
+}
+
+TEST(Answer, AnInterimAnswerOrARedirectLeavesNothingBehind) {
+  auto object = feed({"HTTP/1.1 302 Found", "Content-Length: 7", "ETag: \"old\"", "Retry-After: 5", "",
+                      "HTTP/1.1 200 OK", "Content-Length: 2"},
+                     "ok", 1);
+  ASSERT_TRUE(object.ok());
+  EXPECT_EQ(object->etag, "");
+  EXPECT_EQ(object->total_bytes, 2U);
+}
+
+TEST(Answer, EveryShorterBodyIsAShortBody) {
+  for (std::size_t n = 0; n < 20; ++n) {
+    EXPECT_EQ(feed({"HTTP/1.1 200 OK", "Content-Length: 20"}, std::string(n, 'x'), 3).status().reason(),
+              Reason::kFetchShortBody)
+        << n;
+  }
+}
+
+TEST(Answer, RefusesWhatItCannotCheck) {
+  EXPECT_EQ(feed({"HTTP/1.0 200 OK"}, "half a pic", 5).status().reason(), Reason::kFetchServer);
+  EXPECT_EQ(feed({"HTTP/1.0 200 OK"}, "", 5).status().reason(), Reason::kFetchServer);
+  EXPECT_EQ(feed({"HTTP/1.1 200 OK", "Content-Length: 1000001"}, "x", 1).status().reason(), Reason::kMediaTooLarge);
+  EXPECT_EQ(feed({"HTTP/1.1 200 OK", "Content-Length: 18446744073709551615"}, "x", 1).status().reason(),
+            Reason::kMediaTooLarge);
+  EXPECT_EQ(feed({"HTTP/1.1 200 OK", "Content-Length: -1"}, "x", 1).status().reason(), Reason::kFetchServer);
+  for (const char* range : {"bytes 0-4/10", "bytes 5-8/10", "bytes 5-9/*", "bytes 9-5/10", "bytes 5-10/10", "5-9/10",
+                            "bytes 5-18446744073709551615/10", ""}) {
+    EXPECT_EQ(
+        feed({"HTTP/1.1 206 Partial", std::string("Content-Range: ") + range}, "56789", 5, 5, 5).status().reason(),
+        Reason::kFetchServer)
+        << range;
+  }
+  const std::string endless(kLimit + 1, 'x');
+  EXPECT_EQ(feed({"HTTP/1.1 200 OK", "Transfer-Encoding: chunked"}, endless, 65536).status().reason(),
+            Reason::kMediaTooLarge);
+}
+
+TEST(Answer, ARangePastTheEndIsEmptyOnlyIfItIsPastTheEnd) {
+  auto past = feed({"HTTP/1.1 416 No", "Content-Range: bytes */10"}, "", 1, 10, 5);
+  ASSERT_TRUE(past.ok());
+  EXPECT_EQ(past->total_bytes, 10U);
+  EXPECT_EQ(past->bytes.size(), 0U);
+  EXPECT_FALSE(feed({"HTTP/1.1 416 No", "Content-Range: bytes */10"}, "", 1, 9, 1).ok());
+  EXPECT_FALSE(feed({"HTTP/1.1 416 No"}, "", 1, 9, 1).ok());
+}
+
+TEST(Answer, RetryAfterIsBounded) {
+  AnswerHead head;
+  head.read_line("HTTP/1.1 503 Slow");
+  head.read_line("Retry-After: 99999999999");
+  EXPECT_EQ(head.retry_after, Nanos(std::chrono::seconds(60)));
+  head.read_line("HTTP/1.1 503 Slow");
+  head.read_line("Retry-After: Fri, 31 Dec 1999 23:59:59 GMT");
+  EXPECT_FALSE(head.retry_after);
+}
+
+}  // namespace
+}  // namespace stoker
