@@ -77,7 +77,7 @@ void Bpe::prefetch(std::int32_t left, std::int32_t right) const {
 }
 
 void Bpe::encode(std::string_view word, std::vector<std::int32_t>& ids, Scratch& scratch) const {
-  if (const std::int32_t id = words_.find(word); id >= 0 && is_reached_[static_cast<std::size_t>(id)]) {
+  if (const std::int32_t id = whole(word); id >= 0) {
     ids.push_back(id);
     return;
   }
@@ -85,55 +85,89 @@ void Bpe::encode(std::string_view word, std::vector<std::int32_t>& ids, Scratch&
 }
 
 void Bpe::merge(std::string_view word, std::vector<std::int32_t>& ids, Scratch& scratch) const {
-  if (word.size() <= kShortBytes) return merge_short(word, ids);
-  merge_long(word, ids, scratch);
+  if (word.size() > kShortBytes) return merge_long(word, ids, scratch);
+  ShortWord state;
+  begin(word, state);
+  merge_together({&state, 1});
+  state.append_to(ids);
 }
 
-void Bpe::merge_short(std::string_view word, std::vector<std::int32_t>& ids) const {
-  // Symbols keep the place of their first byte. A place's key is (rank of its merge with the next symbol, place), so
-  // the smallest key is the merge to make; a vector minimum over the whole array costs less than any bookkeeping.
-  constexpr unsigned kPlaceBits = 6;
-  constexpr std::int32_t kNever = static_cast<std::int32_t>(kNoRank << kPlaceBits);
-  constexpr std::size_t kStep = 8;
-  static_assert(kShortBytes == 1 << kPlaceBits && kIdBits + kPlaceBits < 31);
-  alignas(32) std::array<std::int32_t, kShortBytes> keys;
-  std::array<std::int32_t, kShortBytes> symbols;
-  std::array<std::uint8_t, kShortBytes + 1> next, previous;  // with place n as the end of both
+namespace {
+
+constexpr unsigned kPlaceBits = 6;
+constexpr std::size_t kLanes = 8;
+static_assert(Bpe::kShortBytes == 1 << kPlaceBits && kIdBits + kPlaceBits < 31);
+
+constexpr std::int32_t key_of(std::uint32_t rank, std::size_t place) {
+  return static_cast<std::int32_t>((rank << kPlaceBits) | static_cast<std::uint32_t>(place));
+}
+constexpr std::int32_t kNever = key_of((1U << kIdBits) - 1, 0);  // no rank, at the lowest place
+
+}  // namespace
+
+void Bpe::begin(std::string_view word, ShortWord& w) const {
   const std::size_t n = word.size();
-  const std::size_t n_keys = (n + kStep - 1) / kStep * kStep;
-  const auto key_of = [](std::uint32_t rank, std::size_t place) {
-    return static_cast<std::int32_t>((rank << kPlaceBits) | static_cast<std::uint32_t>(place));
-  };
+  w.n_bytes = static_cast<std::uint8_t>(n);
   for (std::size_t i = 0; i < n; ++i) {
-    symbols[i] = byte_ids_[static_cast<unsigned char>(word[i])];
-    next[i] = static_cast<std::uint8_t>(i + 1);
-    previous[i + 1] = static_cast<std::uint8_t>(i);
+    w.symbols[i] = byte_ids_[static_cast<unsigned char>(word[i])];
+    w.next[i] = static_cast<std::uint8_t>(i + 1);
+    w.previous[i + 1] = static_cast<std::uint8_t>(i);
   }
   for (std::size_t i = 0; i + 1 < n; ++i) {
-    keys[i] = key_of(
-        byte_pair_ranks_[static_cast<unsigned char>(word[i]) * 256U + static_cast<unsigned char>(word[i + 1])], i);
+    const std::size_t pair = static_cast<unsigned char>(word[i]) * 256U + static_cast<unsigned char>(word[i + 1]);
+    w.keys[i] = key_of(byte_pair_ranks_[pair], i);
   }
-  for (std::size_t i = n - 1; i < n_keys; ++i) keys[i] = kNever;
-  while (true) {
-    std::array<std::int32_t, kStep> lowest;
-    std::copy_n(keys.begin(), kStep, lowest.begin());
-    for (std::size_t i = kStep; i < n_keys; i += kStep) {
-      for (std::size_t lane = 0; lane < kStep; ++lane) lowest[lane] = std::min(lowest[lane], keys[i + lane]);
+  for (std::size_t i = n - 1; i < (n + kLanes - 1) / kLanes * kLanes; ++i) w.keys[i] = kNever;
+}
+
+bool Bpe::step(ShortWord& w) const {
+  std::array<std::int32_t, kLanes> lowest;
+  std::copy_n(w.keys.begin(), kLanes, lowest.begin());
+  for (std::size_t i = kLanes; i < w.n_bytes; i += kLanes) {
+    for (std::size_t lane = 0; lane < kLanes; ++lane) lowest[lane] = std::min(lowest[lane], w.keys[i + lane]);
+  }
+  const std::int32_t best = *std::min_element(lowest.begin(), lowest.end());
+  if (best >= kNever) return false;
+  const auto at = static_cast<std::size_t>(best) & (kShortBytes - 1);
+  const std::size_t gone = w.next[at];
+  const std::size_t after = w.next[gone];
+  w.symbols[at] = merged_by(static_cast<std::uint32_t>(best) >> kPlaceBits);
+  w.next[at] = static_cast<std::uint8_t>(after);
+  w.previous[after] = static_cast<std::uint8_t>(at);
+  w.keys[gone] = kNever;
+  w.changed = static_cast<std::uint8_t>(at);
+  if (after != w.n_bytes) prefetch(w.symbols[at], w.symbols[after]);
+  if (at > 0) prefetch(w.symbols[w.previous[at]], w.symbols[at]);
+  return true;
+}
+
+void Bpe::renew(ShortWord& w) const {
+  const std::size_t at = w.changed;
+  const std::size_t after = w.next[at];
+  w.keys[at] = after == w.n_bytes ? kNever : key_of(rank_of(w.symbols[at], w.symbols[after]), at);
+  if (at == 0) return;
+  const std::size_t before = w.previous[at];
+  w.keys[before] = key_of(rank_of(w.symbols[before], w.symbols[at]), before);
+}
+
+void Bpe::merge_together(std::span<ShortWord> words) const {
+  constexpr std::size_t kMost = 16;
+  for (; words.size() > kMost; words = words.subspan(kMost)) merge_together(words.first(kMost));
+  std::array<ShortWord*, kMost> active;
+  std::size_t n_active = 0;
+  for (ShortWord& word : words) {
+    if (step(word)) active[n_active++] = &word;
+  }
+  while (n_active > 0) {
+    for (std::size_t i = 0; i < n_active;) {
+      renew(*active[i]);
+      if (step(*active[i])) {
+        ++i;
+      } else {
+        active[i] = active[--n_active];
+      }
     }
-    const std::int32_t best = *std::min_element(lowest.begin(), lowest.end());
-    if (best >= kNever) break;
-    const auto at = static_cast<std::size_t>(best) & (kShortBytes - 1);
-    const std::size_t gone = next[at];
-    const std::size_t after = next[gone];
-    symbols[at] = merged_by(static_cast<std::uint32_t>(best) >> kPlaceBits);
-    if (at > 0) prefetch(symbols[previous[at]], symbols[at]);  // both look-ups wait for memory at one time
-    next[at] = static_cast<std::uint8_t>(after);
-    previous[after] = static_cast<std::uint8_t>(at);
-    keys[gone] = kNever;
-    keys[at] = after == n ? kNever : key_of(rank_of(symbols[at], symbols[after]), at);
-    if (at > 0) keys[previous[at]] = key_of(rank_of(symbols[previous[at]], symbols[at]), previous[at]);
   }
-  for (std::size_t i = 0; i < n; i = next[i]) ids.push_back(symbols[i]);
 }
 
 void Bpe::merge_long(std::string_view word, std::vector<std::int32_t>& ids, Scratch& scratch) const {

@@ -27,6 +27,27 @@ class Bpe {
   /// Ids and ranks are below this.
   static constexpr std::int32_t kIdLimit = 1 << 21;
 
+  static constexpr std::size_t kShortBytes = 64;
+
+  /// A pre-token of at most kShortBytes bytes while its merges are made. Symbols keep the place of their first byte.
+  class ShortWord {
+   public:
+    /// The ids once all merges are made.
+    void append_to(std::vector<std::int32_t>& ids) const {
+      for (std::size_t i = 0; i < n_bytes; i = next[i]) ids.push_back(symbols[i]);
+    }
+
+   private:
+    friend class Bpe;
+    // A place's key is (rank of its merge with the next symbol, place): the smallest key is the merge to make, and a
+    // vector minimum over all of them costs less than any bookkeeping.
+    alignas(32) std::array<std::int32_t, kShortBytes> keys;
+    std::array<std::int32_t, kShortBytes> symbols;
+    std::array<std::uint8_t, kShortBytes + 1> next, previous;  // place n_bytes is the end of both
+    std::uint8_t n_bytes = 0;
+    std::uint8_t changed = 0;  // where the last merge was made
+  };
+
   /// One thread's working memory; grows to the longest pre-token seen.
   class Scratch {
    private:
@@ -54,11 +75,21 @@ class Bpe {
   /// The same without the look at whole entries; for tests, and to find out which entries merges reach.
   void merge(std::string_view word, std::vector<std::int32_t>& ids, Scratch& scratch) const;
 
+  /// The entry that is the whole word, if merges reach it; else -1.
+  std::int32_t whole(std::string_view word) const {
+    const std::int32_t id = words_.find(word);
+    return id >= 0 && is_reached_[static_cast<std::size_t>(id)] ? id : -1;
+  }
+  /// Sets a pre-token of 1 to kShortBytes bytes up for merge_together().
+  void begin(std::string_view word, ShortWord& state) const;
+  /// Makes all merges of all words, one of each in turn: nearly all of a merge's time is memory's answer to a look-up,
+  /// and this way the words wait for theirs together.
+  void merge_together(std::span<ShortWord> words) const;
+
   const WordIndex& words() const { return words_; }
 
  private:
   static constexpr std::uint32_t kNoRank = kIdLimit - 1;
-  static constexpr std::size_t kShortBytes = 64;
 
   Bpe() = default;
   void index_merges(std::span<const Merge> merges);
@@ -68,7 +99,10 @@ class Bpe {
   std::int32_t merged_by(std::uint32_t rank) const {
     return first_merged_ >= 0 ? first_merged_ + static_cast<std::int32_t>(rank) : merged_[rank];
   }
-  void merge_short(std::string_view word, std::vector<std::int32_t>& ids) const;
+  /// Makes the word's next merge and asks memory for what renew() will look up; false if there is none.
+  bool step(ShortWord& word) const;
+  /// Looks up the two pairs that the last merge changed.
+  void renew(ShortWord& word) const;
   void merge_long(std::string_view word, std::vector<std::int32_t>& ids, Scratch& scratch) const;
 
   WordIndex words_;

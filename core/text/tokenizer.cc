@@ -36,6 +36,19 @@ struct Tokenizer::Model {
   std::uint64_t serial = next_serial();  // tells the words of one tokenizer from another's in a Scratch
 };
 
+namespace {
+
+constexpr std::size_t kBatch = 128;
+
+/// A word of a batch that has no short entry (yet).
+struct NewWord {
+  std::string_view bytes;
+  std::size_t begin = 0, end = 0;  // its ids in State::new_ids
+  bool is_known = false;           // it has a medium entry
+};
+
+}  // namespace
+
 struct Tokenizer::Scratch::State {
   static constexpr std::size_t kChunk = 2048;
 
@@ -45,8 +58,11 @@ struct Tokenizer::Scratch::State {
   Nfc nfc;
   std::string padded, repaired, normalized;
   std::vector<ByteSpan> spans;
-  std::vector<std::int32_t> word_ids;
-  std::array<std::int32_t, kChunk + 32 * WordCache::kShortIds + 4>
+  std::array<NewWord, kBatch> new_words;
+  std::vector<std::int32_t> new_ids;
+  std::array<Bpe::ShortWord, 16> group;  // words that are merged together
+  std::array<NewWord*, 16> group_words;
+  std::array<std::int32_t, kChunk + (kBatch + 1) * WordCache::kShortIds>
       chunk;  // room for a batch behind the mark to flush at
 };
 
@@ -94,28 +110,34 @@ class PieceEncoder {
         }
         p = q;
       }
+      std::size_t n_new = 0;
       for (std::size_t i = 0; i < n_words; ++i) {
-        const Word& word = batch[i];
-        const WordCache::Short* const known =
-            word.n_bytes <= WordCache::kShortBytes ? state_.cache.find(word.key) : nullptr;
-        if (known != nullptr) [[likely]] {
+        Word& word = batch[i];
+        word.known = word.n_bytes <= WordCache::kShortBytes ? state_.cache.find(word.key) : nullptr;
+        if (word.known == nullptr) state_.new_words[n_new++] = {{word.begin, word.n_bytes}, 0, 0, false};
+      }
+      if (n_new > 0) encode_new({state_.new_words.data(), n_new});
+      const NewWord* new_word = state_.new_words.data();
+      for (std::size_t i = 0; i < n_words; ++i) {
+        if (const WordCache::Short* const known = batch[i].known; known != nullptr) [[likely]] {
           std::memcpy(out, known->ids.data(), sizeof known->ids);
           out += known->n_ids;
         } else {
-          out = encode_new({word.begin, word.n_bytes}, out);
+          out = write_new(*new_word++, out);
         }
       }
+      remember({state_.new_words.data(), n_new});
       if (out >= state_.chunk.data() + State::kChunk) out = flush(out);
     }
     flush(out);
   }
 
  private:
-  static constexpr std::size_t kBatch = 32;
   struct Word {
     const char* begin;
     std::size_t n_bytes;
-    WordCache::Key key;  // of a short word
+    WordCache::Key key;             // of a short word
+    const WordCache::Short* known;  // valid until remember()
   };
 
   std::int32_t* flush(std::int32_t* out) {
@@ -123,26 +145,63 @@ class PieceEncoder {
     return state_.chunk.data();
   }
 
-  /// A word that has no short entry (yet).
-  [[gnu::noinline]] std::int32_t* encode_new(std::string_view word, std::int32_t* out) {
+  /// Finds the ids of a batch's words that have no short entry.
+  [[gnu::noinline]] void encode_new(std::span<NewWord> words) {
+    auto& found = state_.new_ids;
+    found.clear();
+    std::size_t n_group = 0;
+    const auto finish_group = [&] {
+      bpe_.merge_together({state_.group.data(), n_group});
+      for (std::size_t i = 0; i < n_group; ++i) {
+        NewWord& word = *state_.group_words[i];
+        word.begin = found.size();
+        state_.group[i].append_to(found);
+        word.end = found.size();
+      }
+      n_group = 0;
+    };
+    for (NewWord& word : words) {
+      const std::size_t n_bytes = word.bytes.size();
+      word.begin = found.size();
+      const auto known =
+          n_bytes <= WordCache::kMediumBytes ? state_.cache.find(word.bytes) : std::span<const std::int32_t>{};
+      word.is_known = !known.empty();
+      if (word.is_known) {
+        found.insert(found.end(), known.begin(), known.end());
+      } else if (const std::int32_t id = bpe_.whole(word.bytes); id >= 0) {
+        found.push_back(id);
+      } else if (n_bytes > Bpe::kShortBytes) {
+        bpe_.merge(word.bytes, found, state_.bpe);
+      } else {
+        bpe_.begin(word.bytes, state_.group[n_group]);
+        state_.group_words[n_group] = &word;
+        if (++n_group == state_.group.size()) finish_group();
+        continue;
+      }
+      word.end = found.size();
+    }
+    finish_group();
+  }
+
+  std::int32_t* write_new(const NewWord& word, std::int32_t* out) {
+    const auto found = std::span<const std::int32_t>(state_.new_ids).subspan(word.begin, word.end - word.begin);
+    if (found.size() <= WordCache::kShortIds) return std::copy(found.begin(), found.end(), out);
     out = flush(out);
-    const bool is_medium = word.size() <= WordCache::kMediumBytes;
-    if (is_medium) {
-      if (const auto known = state_.cache.find(word); !known.empty()) {
-        ids_.insert(ids_.end(), known.begin(), known.end());
-        return out;
+    ids_.insert(ids_.end(), found.begin(), found.end());
+    return out;
+  }
+
+  void remember(std::span<const NewWord> words) {
+    for (const NewWord& word : words) {
+      const auto found = std::span<const std::int32_t>(state_.new_ids).subspan(word.begin, word.end - word.begin);
+      const std::size_t n_bytes = word.bytes.size();
+      if (word.is_known) continue;
+      if (n_bytes <= WordCache::kShortBytes && found.size() <= WordCache::kShortIds) {
+        state_.cache.insert(WordCache::key_of(word.bytes.data(), n_bytes), found);
+      } else if (n_bytes <= WordCache::kMediumBytes && found.size() <= WordCache::kMediumIds) {
+        state_.cache.insert(word.bytes, found);
       }
     }
-    auto& found = state_.word_ids;
-    found.clear();
-    bpe_.encode(word, found, state_.bpe);
-    ids_.insert(ids_.end(), found.begin(), found.end());
-    if (word.size() <= WordCache::kShortBytes && found.size() <= WordCache::kShortIds) {
-      state_.cache.insert(WordCache::key_of(word.data(), word.size()), found);
-    } else if (is_medium && found.size() <= WordCache::kMediumIds) {
-      state_.cache.insert(word, found);
-    }
-    return out;
   }
 
   const Bpe& bpe_;
