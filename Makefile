@@ -77,11 +77,13 @@ test: $(STAMPS)/build $(STAMPS)/test  ## all suites below
 	echo "==== all suites passed: $(SUITES)"
 
 lint: $(STAMPS)/test  ## formatting, linting, types, the include table
-	clang-format-14 --dry-run -Werror $(CXX_FILES)
-	$(BIN)/ruff format --check --quiet .
-	$(BIN)/ruff check --quiet .
-	$(BIN)/mypy --no-error-summary
-	$(BIN)/python tools/check_includes.py
+	@failed=0; check() { echo "lint: $$1"; "$$@" || failed=1; }; \
+	check clang-format-14 --dry-run -Werror $(CXX_FILES); \
+	check $(BIN)/ruff format --check --quiet .; \
+	check $(BIN)/ruff check --quiet .; \
+	check $(BIN)/mypy --no-error-summary; \
+	check $(BIN)/python tools/check_includes.py; \
+	exit $$failed
 
 test-cpp: $(STAMPS)/build $(STAMPS)/test  ## C++ tests, as shipped
 	cmake --preset release -D Python_EXECUTABLE=$(CURDIR)/$(BIN)/python --log-level=WARNING
