@@ -35,7 +35,7 @@ def executable() -> Path:
 
 
 def pictures() -> list[Image.Image]:
-    """Makes pictures of about 1 MP from the photographs, at their own resolution: enlarged ones would decode too easily."""
+    """Makes pictures of about 1 MP from the photographs, unscaled: enlarged ones would decode too easily."""
     photos = [Image.open(path).convert("RGB") for path in sorted(PHOTOS.glob("*.*")) if path.suffix in {".png", ".jpg"}]
     made = []
     for index, size in enumerate(SIZES):

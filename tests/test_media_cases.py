@@ -126,7 +126,7 @@ def test_too_large_pictures_take_no_memory(cases: tuple[Path, list[dict[str, Any
 
 
 def test_probe_asks_for_the_bytes_that_it_needs(cases: tuple[Path, list[dict[str, Any]]]) -> None:
-    """A phone's JPEG: 60 kB of metadata before the size. Served range by range, the answer is that of the whole file."""
+    """A phone's JPEG: 60 kB of metadata before the size. Served range by range, it is answered as the whole file."""
     folder, _ = cases
     plain = (folder / "IMG-03" / "orient6.jpg").read_bytes()
     padded = plain[:2] + b"\xff\xe2" + (60000).to_bytes(2, "big") + bytes(59998) + plain[2:] + bytes(20000)

@@ -175,9 +175,9 @@ class _UserError(Exception):
 @contextlib.contextmanager
 def _errors_said() -> Iterator[None]:
     """Turns what users can do something about into one line, and Ctrl-C into an exit."""
+    from stoker.demo.run import StorageServerError
     from stoker.errors import StokerError
     from stoker.ladder.ranks import RankFailedError
-    from stoker.testing import StorageServerError
 
     try:
         yield

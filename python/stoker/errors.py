@@ -1,4 +1,4 @@
-"""Typed errors. The class says what to do about it; ``.code`` is one fixed name per kind of trouble (docs/errors.md)."""
+"""Typed errors. The class says what to do; ``.code`` is one fixed name per kind of trouble (docs/errors.md)."""
 
 from __future__ import annotations
 

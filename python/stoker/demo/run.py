@@ -15,9 +15,9 @@ from stoker.ladder.climb import RUNGS, Plan
 from stoker.ladder.emulation import RankModel
 from stoker.ladder.own import python_serial_of
 from stoker.settings import Settings
-from stoker.testing import Behaviour, Latency, StorageServer
+from stoker.testing import Behaviour, Latency, StorageServer, StorageServerError
 
-__all__ = ["DemoOptions", "default_folder", "demo_settings", "served_plan"]
+__all__ = ["DemoOptions", "StorageServerError", "default_folder", "demo_settings", "served_plan"]
 
 _BUCKET = "demo"
 _PREFIX = "chat/"
