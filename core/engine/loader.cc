@@ -14,7 +14,7 @@
 namespace stoker {
 namespace {
 
-constexpr std::size_t kHistory = 64;
+constexpr std::size_t kHistory = 64 + 1;  // states after the last 64 steps, and the one before them
 
 /// The most that one pack's block can take: every token visual.
 std::size_t largest_block(const OutputSettings& output, int patch, int merge) {
@@ -168,6 +168,7 @@ Status Loader::start() {
   digest.add(fingerprint_);
   pipeline_ = std::make_unique<Pipeline>(settings_, *dataset_, model_, std::move(fetcher_), PlanDigests(settings_.index_dir, digest.hex()),
                                          cursor_, clock_);
+  history_.push_back(cursor_);
   has_started_ = true;
   return {};
 }
@@ -247,8 +248,8 @@ Result<LoaderState> Loader::state_after(std::int64_t steps) const {
   for (const PlanState& cursor : history_) {
     if (static_cast<std::int64_t>(cursor.step) == steps) return with_cursor(cursor);
   }
-  if (static_cast<std::int64_t>(cursor_.step) == steps) return with_cursor(cursor_);
-  return Status(Reason::kState, fmt::format("step {} is not among the last {} that were delivered (now at step {})", steps, kHistory, cursor_.step));
+  if (static_cast<std::int64_t>(cursor_.step) == steps) return with_cursor(cursor_);  // nothing has begun
+  return Status(Reason::kState, fmt::format("step {} is not among the last {} that were delivered (now at step {})", steps, kHistory - 1, cursor_.step));
 }
 
 Status Loader::load_state(const LoaderState& state) {
