@@ -31,7 +31,7 @@ MODEL = Path(__file__).resolve().parent.parent / "testdata" / "qwen3-vl"
 LOCALES = Path("/usr/share/locale")
 LANGUAGES = ("de", "fr", "es", "pt_BR", "pl", "vi", "tr", "ru", "uk", "el", "zh_CN", "zh_TW", "ja", "ko", "ar", "hi")
 BAR_RATIO = 20.0
-CORPUS_CHARS = 8_000_000
+CORPUS_CHARS = 4_000_000
 N_CHUNKS = 24
 
 

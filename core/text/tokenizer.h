@@ -20,7 +20,7 @@ namespace stoker::text {
 /// truncated or padded. Immutable once loaded. Threads: any number may encode at one time.
 class Tokenizer {
  public:
-  /// One thread's working memory: buffers that grow to the longest text seen, and about 1.5 MB of recently met words.
+  /// One thread's working memory: buffers that grow to the longest text seen, and 2 MB of recently met words.
   /// Belongs to no tokenizer; a switch between tokenizers empties it.
   class Scratch {
    public:
