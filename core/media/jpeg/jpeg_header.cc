@@ -15,7 +15,6 @@ namespace {
 
 using std::string_view_literals::operator""sv;
 
-constexpr int kSoi = 0xD8;
 constexpr int kEoi = 0xD9;
 constexpr int kSos = 0xDA;
 constexpr int kApp1 = 0xE1;
