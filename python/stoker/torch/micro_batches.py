@@ -1,0 +1,143 @@
+"""The iterable that a training loop runs over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+
+from stoker.batch import Batch, Layout
+from stoker.errors import InvalidArgumentError
+from stoker.torch.inputs import packed, padded
+from stoker.torch.pixels import Normalisation, expand
+from stoker.torch.transfer import SideStreamCopy
+
+if TYPE_CHECKING:
+    from stoker._core import BatchCounts
+    from stoker.loader import Loader
+
+__all__ = ["Batches", "TorchBatch", "batches"]
+
+_QWEN_END_OF_TEXT = 151643  # what the Qwen-VL tokenizers fill up with
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchBatch:
+    """One micro-batch, in three parts that cannot be mixed up."""
+
+    inputs: dict[str, Any]
+    """The model's forward arguments and nothing else: ``model(**batch.inputs)``."""
+    layout: Layout
+    """How the pack is made up; on the host."""
+    counts: BatchCounts
+    """Plain integers, known without asking the device."""
+
+
+class Batches:
+    """What `batches` gives: iterate it, or take whole optimizer steps."""
+
+    def __init__(self, loader: Loader, *, gather: Callable[[Batch], dict[str, Any]], device: Any, dtype: Any) -> None:
+        self._loader = loader
+        self._gather = gather
+        self._dtype = dtype
+        self._is_on_host = device.type == "cpu"
+        self._copy = None if self._is_on_host else SideStreamCopy(device, loader.add_wait)
+        self._normalisation: Normalisation | None = None  # asks the loader, which waits until it is open
+
+    def __iter__(self) -> Iterator[TorchBatch]:
+        """Yields micro-batches; as with the loader, nothing happens before the first is asked for."""
+        return map(self._convert, self._loader)
+
+    def steps(self) -> Iterator[list[TorchBatch]]:
+        """Yields this rank's micro-batches of one optimizer step at a time."""
+        for step in self._loader.steps():
+            yield [self._convert(batch) for batch in step]
+
+    def _convert(self, batch: Batch) -> TorchBatch:
+        host = self._gather(batch)
+        tensors = self._finish(host) if self._copy is None else self._copy(host, self._finish)
+        # On a device nothing may hold on to the engine's block, or its memory would last as long as the trainer's
+        # reference.
+        layout = batch.layout if self._is_on_host else _copied(batch.layout)
+        return TorchBatch(inputs={**tensors, "use_cache": False}, layout=layout, counts=batch.counts)
+
+    def _finish(self, tensors: dict[str, Any]) -> dict[str, Any]:
+        """Replaces the patches by pixels, where the tensors are."""
+        if "image_patches" not in tensors:
+            return tensors
+        if self._normalisation is None:
+            self._normalisation = Normalisation.of(self._loader)
+        out = dict(tensors)
+        out["pixel_values"] = expand(out.pop("image_patches"), self._normalisation, dtype=self._dtype)
+        return out
+
+
+def batches(
+    loader: Loader,
+    *,
+    device: Any = "cpu",
+    dtype: Any = None,
+    form: Literal["packed", "padded"] = "packed",
+    target: Literal["hf"] = "hf",
+    pad_token_id: int = _QWEN_END_OF_TEXT,
+    pad_to_multiple_of: int = 1,
+) -> Batches:
+    """Makes a loader's batches into a model's forward arguments.
+
+    ``inputs`` of a batch with T tokens, k images of P patches: input_ids and labels int64 (1, T), labels unshifted;
+    position_ids int64 (4, 1, T); pixel_values (P, 3 * t * p * p) and image_grid_thw int64 (k, 3) only if there are
+    images; ``use_cache=False``, since with a cache transformers does not see where a sample ends. There is no attention
+    mask for the same reason. In the padded form ids and labels are (B, L) with an attention_mask, positions (4, B, L).
+
+    On the host ids, labels, positions and grids are the engine's memory itself, not copies: they must not be written
+    into, and as long as one of them lives the pack's memory is not used again. On a CUDA device everything is a copy.
+
+    Args:
+        loader: Iterated directly; it is not wrapped in a ``DataLoader``.
+        device: ``cpu`` or a CUDA device. The copy to it and the expansion of pixels run beside the computation; what of
+            it was not hidden is counted in the loader's report.
+        dtype: Of pixel_values; float32 by default, which is bit for bit what the model's own processor gives.
+        form: One row per pack, or one row per sample for models without attention over packs.
+        target: Whose forward it is: Hugging Face transformers.
+        pad_token_id: Fills rows of the padded form.
+        pad_to_multiple_of: Rounds the padded form's width up.
+
+    Raises:
+        InvalidArgumentError: For a device, form or target that this version does not serve.
+    """
+    if target != "hf":
+        raise InvalidArgumentError(f"target {target!r} is not served; it takes hf", "SETTINGS")
+    if form not in ("packed", "padded"):
+        raise InvalidArgumentError(f"form {form!r} is not served; it takes packed or padded", "SETTINGS")
+    if pad_to_multiple_of < 1:
+        raise InvalidArgumentError("pad_to_multiple_of must be at least 1", "SETTINGS")
+
+    def gather(batch: Batch) -> dict[str, Any]:
+        if form == "packed":
+            return packed(batch)
+        return padded(batch, pad_token_id=pad_token_id, pad_to_multiple_of=pad_to_multiple_of)
+
+    return Batches(loader, gather=gather, device=_checked_device(device), dtype=dtype)
+
+
+def _checked_device(device: Any) -> Any:
+    wanted = torch.device(device)
+    if wanted.type not in ("cpu", "cuda"):
+        raise InvalidArgumentError(f"device {device!r} is not served; it takes cpu or a CUDA device", "SETTINGS")
+    if wanted.type == "cpu":
+        return wanted
+    if not torch.cuda.is_available():
+        raise InvalidArgumentError(f"device {device!r}: torch sees no CUDA device here", "SETTINGS")
+    return wanted if wanted.index is not None else torch.device("cuda", torch.cuda.current_device())
+
+
+def _copied(layout: Layout) -> Layout:
+    return Layout(
+        cu_seqlens=np.copy(layout.cu_seqlens),
+        max_seqlen=layout.max_seqlen,
+        sample_ids=np.copy(layout.sample_ids),
+        image_counts=np.copy(layout.image_counts),
+    )
