@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from stoker.ladder import LadderResult, RankModel, StepRecord
@@ -139,6 +140,9 @@ class FakeLoop:
             digests=lambda: (f"{rank}.{step}.0", f"{rank}.{step}.1"),
         )
 
+    def report(self) -> dict[str, Any]:
+        return {"rank": self._rank}
+
     def close(self) -> None:
         pass
 
@@ -156,8 +160,10 @@ def _nothing_left_behind() -> Iterator[None]:
 
 def test_ranks_report_every_step_in_order() -> None:
     seen: list[StepRecord] = []
-    records = run_ranks(job(FakeTaker()), n_ranks=2, on_step=seen.append)
+    output = run_ranks(job(FakeTaker()), n_ranks=2, on_step=seen.append)
+    records = output.records
     assert seen == records
+    assert output.reports == {0: {"rank": 0}, 1: {"rank": 1}}
     for rank in range(2):
         mine = [r for r in records if r.rank == rank]
         assert [r.step for r in mine] == [0, 1, 2, 3]

@@ -56,7 +56,7 @@ RUNGS = {
         Rung(
             name="prefetch",
             about="the default settings: the next steps are made ready while the ranks train",
-            steps=14,
+            steps=12,
             speed={},
         ),
     )
@@ -164,7 +164,9 @@ def _run(
         digest_steps=digest_steps,
         step_timeout_s=plan.step_timeout_s,
     )
-    return summarise(name, run_ranks(job, n_ranks=plan.n_ranks, on_step=on_step), digest_steps=digest_steps)
+    output = run_ranks(job, n_ranks=plan.n_ranks, on_step=on_step)
+    reports = tuple(output.reports[rank] for rank in sorted(output.reports))
+    return replace(summarise(name, output.records, digest_steps=digest_steps), reports=reports)
 
 
 def _facts(plan: Plan) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
+from rich import box
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
@@ -14,19 +15,20 @@ from stoker.ladder.result import RungResult, StepRecord, summarise
 
 __all__ = ["Display", "result_table"]
 
+# Ten columns in 80 characters: what prints to a pipe gets no more.
 _COLUMNS = (
     "rung",
     "steps",
-    "data s/step",
-    "train s/step",
-    "wait ratio",
-    "GPU busy",
-    "samples/s",
-    "tokens/s",
-    "CPU s",
-    "ms/sample",
+    "data\ns/step",
+    "train\ns/step",
+    "wait\nratio",
+    "GPU\nbusy",
+    "samples\n/s",
+    "tokens\n/s",
+    "CPU\ns/step",
     "digest",
 )
+_DIGEST_SHOWN = 7
 
 
 class Display:
@@ -114,7 +116,7 @@ def result_table(console: Console, rungs: tuple[RungResult, ...]) -> None:
 
 
 def _empty_table() -> Table:
-    table = Table(title="The ladder", title_justify="left")
+    table = Table(box=box.SIMPLE_HEAD, padding=0, show_edge=False)
     for i, column in enumerate(_COLUMNS):
         table.add_column(column, justify="left" if i in (0, len(_COLUMNS) - 1) else "right", no_wrap=True)
     return table
@@ -127,10 +129,9 @@ def _cells(rung: RungResult) -> tuple[str, ...]:
         f"{rung.data_s_per_step:.3f}",
         f"{rung.train_s_per_step:.3f}",
         f"{rung.wait_ratio:.3f}",
-        f"{100 * rung.gpu_busy:.1f} %",
+        f"{rung.gpu_busy:.3f}",
         f"{rung.samples_per_s:.1f}",
         f"{rung.tokens_per_s:,.0f}",
-        f"{rung.cpu_s:.1f}",
-        f"{rung.cpu_ms_per_sample:.1f}",
-        "-" if rung.digest is None else rung.digest,
+        f"{rung.cpu_s_per_step:.2f}",
+        "-" if rung.digest is None else rung.digest[:_DIGEST_SHOWN],
     )

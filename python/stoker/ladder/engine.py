@@ -52,6 +52,11 @@ class _Loader:
             digests=lambda: tuple(batch.digest() for batch in data),
         )
 
+    def report(self) -> dict[str, Any]:
+        """Returns the loader's own report."""
+        values: dict[str, Any] = self._loader.report().to_dict()
+        return values
+
     def close(self) -> None:
         """Ends the engine's threads."""
         self._loader.close()

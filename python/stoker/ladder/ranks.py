@@ -25,7 +25,7 @@ from stoker.ladder.emulation import RankModel
 from stoker.ladder.result import StepRecord
 from stoker.ladder.takers import TakerFactory
 
-__all__ = ["RankFailedError", "RankJob", "run_ranks"]
+__all__ = ["RankFailedError", "RankJob", "RanksOutput", "run_ranks"]
 
 _END_S = 1.0  # for a rank to end by itself before it is made to
 
@@ -48,7 +48,17 @@ class RankJob:
     """A step that takes longer ends the job."""
 
 
-def run_ranks(job: RankJob, *, n_ranks: int, on_step: Callable[[StepRecord], None]) -> list[StepRecord]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RanksOutput:
+    """What the ranks sent."""
+
+    records: list[StepRecord]
+    """As they came; per rank in order."""
+    reports: dict[int, dict[str, object]]
+    """By rank: what its loader says of itself."""
+
+
+def run_ranks(job: RankJob, *, n_ranks: int, on_step: Callable[[StepRecord], None]) -> RanksOutput:
     """Runs the ranks to the end; `on_step` is called in this thread for each step of each rank.
 
     Raises:
@@ -58,7 +68,7 @@ def run_ranks(job: RankJob, *, n_ranks: int, on_step: Callable[[StepRecord], Non
     barrier = context.Barrier(n_ranks)
     processes: list[SpawnProcess] = []
     pipes: dict[Connection, int] = {}
-    records: list[StepRecord] = []
+    output = RanksOutput(records=[], reports={})
     try:
         for rank in range(n_ranks):
             ours, theirs = context.Pipe(duplex=False)
@@ -70,18 +80,18 @@ def run_ranks(job: RankJob, *, n_ranks: int, on_step: Callable[[StepRecord], Non
             theirs.close()
             processes.append(process)
             pipes[ours] = rank
-        _collect(job, pipes, on_step, records)
+        _collect(job, pipes, on_step, output)
         for process in processes:
             process.join(_END_S * 5)
     finally:
         _end(processes)
         for pipe in pipes:
             pipe.close()
-    return records
+    return output
 
 
 def _collect(
-    job: RankJob, pipes: dict[Connection, int], on_step: Callable[[StepRecord], None], records: list[StepRecord]
+    job: RankJob, pipes: dict[Connection, int], on_step: Callable[[StepRecord], None], output: RanksOutput
 ) -> None:
     """Reads what the ranks send until each has sent all its steps."""
     running = dict(pipes)
@@ -98,9 +108,10 @@ def _collect(
             except (EOFError, OSError):
                 raise RankFailedError(f"rank {rank} has died without a word") from None
             if isinstance(message, StepRecord):
-                records.append(message)
+                output.records.append(message)
                 on_step(message)
-            elif message is None:
+            elif isinstance(message, dict):
+                output.reports[rank] = message
                 del running[pipe]
             else:
                 raise RankFailedError(f"rank {rank} failed: {message}")
@@ -137,8 +148,7 @@ def _rank_main(job: RankJob, rank: int, n_ranks: int, barrier: Barrier, pipe: Co
     os.environ |= {"LOCAL_WORLD_SIZE": str(n_ranks), "LOCAL_RANK": str(rank), "RANK": str(rank)}
     os.environ |= {"WORLD_SIZE": str(n_ranks)}
     try:
-        _run_steps(job, rank, n_ranks, barrier, pipe)
-        pipe.send(None)
+        pipe.send(_run_steps(job, rank, n_ranks, barrier, pipe))
     except threading.BrokenBarrierError:
         with contextlib.suppress(OSError):  # the rank that broke it says why; this is said only if none did
             pipe.send(f"the other ranks did not come to the barrier within {job.step_timeout_s:.0f} s")
@@ -150,7 +160,8 @@ def _rank_main(job: RankJob, rank: int, n_ranks: int, barrier: Barrier, pipe: Co
         raise SystemExit(1) from None
 
 
-def _run_steps(job: RankJob, rank: int, n_ranks: int, barrier: Barrier, pipe: Connection) -> None:
+def _run_steps(job: RankJob, rank: int, n_ranks: int, barrier: Barrier, pipe: Connection) -> dict[str, object]:
+    """Sends a record per step; returns the loader's report."""
     clock = time.perf_counter
     barrier.wait(job.step_timeout_s)  # all are up
     asked_at = clock()
@@ -183,6 +194,7 @@ def _run_steps(job: RankJob, rank: int, n_ranks: int, barrier: Barrier, pipe: Co
             del data, weighed  # as a trainer lets its last step go before it asks for the next
             asked_at, cpu_at = met_at, cpu_now
             pipe.send(record)
+        return taker.report()
     finally:
         taker.close()
 

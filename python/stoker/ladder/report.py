@@ -86,7 +86,7 @@ def _shares(rung: RungResult) -> dict[str, float]:
 def _page(result: LadderResult) -> str:
     head = (
         "rung", "steps", "data<br>s/step", "train<br>s/step", "wait<br>ratio", "GPU<br>busy", "first<br>step s",
-        "samples/s", "tokens/s", "CPU s", "CPU ms<br>/sample", "digest",
+        "samples/s", "tokens/s", "CPU<br>s/step", "CPU ms<br>/sample", "digest",
     )  # fmt: skip
     rows = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in _cells(rung))}</tr>" for rung in result.rungs)
     abouts = "".join(f"<li><b>{rung.name}</b>: {escape(RUNGS[rung.name].about)}.</li>" for rung in result.rungs)
@@ -135,7 +135,7 @@ def _cells(rung: RungResult) -> tuple[str, ...]:
         f"{rung.first_step_s:.2f}",
         f"{rung.samples_per_s:.1f}",
         f"{rung.tokens_per_s:,.0f}",
-        f"{rung.cpu_s:.1f}",
+        f"{rung.cpu_s_per_step:.2f}",
         f"{rung.cpu_ms_per_sample:.1f}",
         f"<code>{rung.digest}</code>" if rung.digest else "-",
     )

@@ -58,10 +58,13 @@ class RungResult:
     """Per rank."""
     cpu_s: float
     """Of all rank processes over the measured steps."""
+    cpu_s_per_step: float
     cpu_ms_per_sample: float
     digest: str | None
     """Over all micro-batches of all ranks of the first `digest_steps` steps; None where there is nothing to compare."""
     digest_steps: int
+    reports: tuple[dict[str, Any], ...] = ()
+    """What each rank's loader says of itself at the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +120,7 @@ def summarise(name: str, records: Sequence[StepRecord], *, digest_steps: int) ->
         tokens_per_s=sum(r.n_tokens for r in flat) / _mean(spans_s),
         samples_per_step=n_samples / len(flat),
         cpu_s=cpu_s,
+        cpu_s_per_step=cpu_s / n_measured,
         cpu_ms_per_sample=1000 * cpu_s / max(1, n_samples),
         digest=_digest(by_rank, min(digest_steps, n_steps)) if digest_steps > 0 else None,
         digest_steps=min(digest_steps, n_steps),

@@ -33,6 +33,9 @@ class Taker(Protocol):
     def weigh(self, data: Any) -> Weighed:
         """Counts what `take` returned; done while the rank trains."""
 
+    def report(self) -> dict[str, Any]:
+        """Returns plain values about the whole run; empty where there is nothing to say."""
+
     def close(self) -> None:
         """Ends all that runs in the background."""
 
