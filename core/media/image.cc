@@ -93,6 +93,9 @@ Result<Probe> probe(std::span<const std::byte> prefix, std::uint64_t total_bytes
   if (!format) return need_more(prefix.size(), prefix.size() + 1, total_bytes);
   STOKER_TRY(Probe found, *format == ImageFormat::kPng ? probe_png(prefix, total_bytes, limits)
                                                        : probe_jpeg(prefix, total_bytes, limits));
+  if (found.info && found.info->orientation >= kFirstTransposed) {
+    found.info->scratch_bytes += Transposer::transposed_bytes(found.info->height_px, found.info->width_px);
+  }
   return found;
 }
 

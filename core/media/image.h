@@ -20,8 +20,9 @@ struct ImageInfo {
   int width_px = 0;
   int orientation = 1;      ///< EXIF 1..8; broken or absent counts as 1
   bool interlaced = false;  ///< interlaced PNG, or JPEG in several scans (progressive)
-  std::size_t scratch_bytes =
-      0;  ///< whole-picture buffers that decoding needs: lease them before `PatchDecoder::decode`
+  /// Whole-picture buffers that decoding needs (several scans, interlacing, a picture on its side): lease them before
+  /// `PatchDecoder::decode`. What a decoder took once it keeps.
+  std::size_t scratch_bytes = 0;
 
   /// Height and width as a viewer shows the picture; `is_exif_applied` as in ImageOptions.
   int upright_height_px(bool is_exif_applied = true) const {
