@@ -30,7 +30,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str
     return folder, images
 
 
-def code_of(data: bytes, **limits: int) -> tuple[str, str]:
+def code_of(data: bytes, **limits: Any) -> tuple[str, str]:
     """Returns the code and text of the error that decoding gives."""
     try:
         _core.decode_image(data, **limits)

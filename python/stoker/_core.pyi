@@ -1,0 +1,380 @@
+from collections.abc import Mapping, Sequence
+import os
+from typing import Annotated, overload
+
+import numpy
+from numpy.typing import NDArray
+
+
+def reasons() -> list[tuple[str, str, str]]:
+    """
+    Every code that an error or a ledger line can carry: [(name, action, sentence)].
+    """
+
+class Tokenizer:
+    """The byte-level BPE tokenizer of a tokenizer.json."""
+
+    def __init__(self, path: str | os.PathLike) -> None: ...
+
+    def encode(self, text: str, literal: Sequence[tuple[int, int]] = []) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]:
+        """
+        Ids of a text as int32. `literal`: byte ranges of its UTF-8 in which control tokens are ordinary text.
+        """
+
+    def encode_many(self, texts: Sequence[str]) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]:
+        """Ids of all texts, one after another, made in one go on one thread."""
+
+    def counts(self, text: bytes, literal: Sequence[tuple[int, int]] = []) -> tuple[Annotated[NDArray[numpy.int32], dict(shape=(None,))], int, int]:
+        """
+        (ids of any bytes, ill-formed sequences replaced, control tokens that stayed text).
+        """
+
+    def token_id(self, token: str) -> int | None:
+        """Id of an added token or of the entry with these bytes, or None."""
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the largest id."""
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the file."""
+
+class RenderedTurn:
+    """One chunk of a rendered conversation, from its <|im_start|> on."""
+
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def content(self) -> list[tuple[int, int]]: ...
+
+    @property
+    def media(self) -> list[int]: ...
+
+    @property
+    def is_assistant(self) -> bool: ...
+
+    @property
+    def turn(self) -> int: ...
+
+def render_chat(model: str | os.PathLike, turns: Sequence[tuple[str, bool, Sequence[tuple[str, str]], Sequence[tuple[str, str]]]], tools: Sequence[str], *, add_generation_prompt: bool = False, add_vision_id: bool = False) -> list[RenderedTurn]:
+    """
+    Renders a conversation given as (role, has_content, parts, tool calls) tuples with a checkpoint folder's template.
+    """
+
+def probe_image(prefix: bytes, total_bytes: int = 0, *, max_pixels: int = 178956970) -> dict:
+    """
+    What a picture's first bytes say, as a dict; or {'need': (begin, end)}, the bytes that are missing.
+    """
+
+def decode_image(data: bytes, *, exif: bool = True, alpha: str = 'white', grey16: str = 'scale', max_pixels: int = 178956970, max_scans: int = 500) -> NDArray[numpy.uint8]:
+    """Decodes a JPEG or PNG to a (height, width, 3) uint8 array."""
+
+def resize(pixels: Annotated[NDArray[numpy.uint8], dict(shape=(None, None, 3), order='C', device='cpu', writable=False)], size: tuple[int, int]) -> NDArray[numpy.uint8]:
+    """
+    Bicubic resize of a (height, width, 3) uint8 array to (height, width), as the torchvision backend does it.
+    """
+
+@overload
+def image_patches(data: bytes, target: tuple[int, int], patch: int = 16, merge: int = 2, *, exif: bool = True, alpha: str = 'white', grey16: str = 'scale', max_pixels: int = 178956970, max_scans: int = 500) -> NDArray[numpy.uint8]:
+    """
+    An encoded picture as (n_patches, 3, patch, patch) uint8 patches of the upright target size (height, width).
+    """
+
+@overload
+def image_patches(pixels: Annotated[NDArray[numpy.uint8], dict(shape=(None, None, 3), order='C', device='cpu', writable=False)], target: tuple[int, int], patch: int = 16, merge: int = 2) -> NDArray[numpy.uint8]: ...
+
+def fetch(url: str, *, offset: int = 0, length: int | None = None, storage: dict = {}, outage_limit_s: float = 600.0, environ: Mapping[str, str] | None = None) -> tuple:
+    """
+    Reads one object or a part of it: (bytes, bytes in all, tag). `storage` holds settings by name; `environ` replaces the process's environment.
+    """
+
+def download(url: str, path: str, *, storage: dict = {}, outage_limit_s: float = 600.0) -> None:
+    """
+    Mirrors one object into a local file, which appears only when it is complete.
+    """
+
+def resolve_media(reference: str, media_root: str) -> str:
+    """What a row's media reference means: an absolute path or a URL."""
+
+def sign_s3(*, host: str, path: str, query: Sequence[tuple[str, str]] = [], headers: Sequence[tuple[str, str]] = [], access_key_id: str, secret_access_key: str, session_token: str = '', region: str, unix_time: int) -> tuple[str, list[tuple[str, str]]]:
+    """Signs a GET: (encoded path and query, headers to send beside Host)."""
+
+def prepare_s3(url: str, *, storage: dict = {}, environ: Mapping[str, str] = {}) -> tuple[str, list[str]]:
+    """How an s3:// object would be asked for: (URL, header lines)."""
+
+def parse_s3_error(body: bytes) -> dict[str, str]:
+    """The fields of an S3 error body."""
+
+def parse_row(line: bytes, *, nonfinite_is_null: bool = False) -> dict:
+    """One JSONL line as the engine reads it."""
+
+def json_text(text: bytes) -> str:
+    """
+    JSON written anew as Python's json.dumps(ensure_ascii=False) writes it.
+    """
+
+class Manifest:
+    @staticmethod
+    def open(path: str, *, index_dir: str = '', max_row_bytes: int = 268435456, trust_stat: bool = True) -> Manifest: ...
+
+    @property
+    def n_rows(self) -> int: ...
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    @property
+    def fingerprint(self) -> str: ...
+
+    @property
+    def was_scanned(self) -> bool: ...
+
+    def row(self, row: int) -> tuple:
+        """(offset, bytes with line end, line from 1)."""
+
+    def read(self, row: int) -> bytes: ...
+
+    def describe(self, row: int) -> str: ...
+
+    def check_unchanged(self) -> None: ...
+
+class Order:
+    @staticmethod
+    def make(sources: Sequence[tuple[str, int]], *, seed: int, shuffle: bool = True, epochs: int | None = None) -> Order:
+        """sources: [(fingerprint, rows)]."""
+
+    def at(self, position: int) -> tuple:
+        """(pass, source, row)."""
+
+    @property
+    def size(self) -> int | None: ...
+
+    @property
+    def rows_per_pass(self) -> int: ...
+
+class WindowPlan:
+    @property
+    def window(self) -> int: ...
+
+    @property
+    def n_samples(self) -> int: ...
+
+    @property
+    def n_usable(self) -> int: ...
+
+    def digest(self) -> str: ...
+
+    @property
+    def packs(self) -> list:
+        """Members of each pack: indices into the window's samples."""
+
+    @property
+    def sums(self) -> list:
+        """
+        (tokens, target_tokens, patches, images, cost_language, cost_vision) of each pack.
+        """
+
+def plan_window(window: int, samples: Annotated[NDArray[numpy.int64], dict(shape=(None, 7), order='C', device='cpu', writable=False)], *, tokens_per_pack: int) -> WindowPlan:
+    """
+    samples: int64 (n, 7): order_index, tokens (0: unusable), target_tokens, patches, images, cost_language, cost_vision.
+    """
+
+def assign_step(costs: Sequence[int], *, dp_size: int) -> list[tuple[int, int]]:
+    """(rank, micro_batch) of each pack."""
+
+class StepPlanner:
+    def __init__(self, *, packs_per_step: int, rows_per_pass: int, state: dict | None = None) -> None: ...
+
+    @property
+    def next_window(self) -> int: ...
+
+    def add(self, arg: WindowPlan, /) -> None: ...
+
+    def finish(self) -> None: ...
+
+    def next(self, *, dp_size: int) -> dict | None:
+        """The next step, or None."""
+
+def check_data_size(*, rows_per_pass: int, packs_per_step: int, is_finite: bool) -> None: ...
+
+def cost_of(tokens: int, patches_per_image: Sequence[int]) -> tuple[int, int]:
+    """(language, vision) in thousands of FLOPs, for Qwen3-VL-8B."""
+
+class LoaderSettings:
+    def __init__(self) -> None: ...
+
+    def add_data(self, arg0: str, arg1: str, /) -> None: ...
+
+    @property
+    def dp_rank(self) -> int: ...
+
+    @dp_rank.setter
+    def dp_rank(self, arg: int, /) -> None: ...
+
+    @property
+    def dp_size(self) -> int: ...
+
+    @dp_size.setter
+    def dp_size(self, arg: int, /) -> None: ...
+
+    @property
+    def index_dir(self) -> str: ...
+
+    @index_dir.setter
+    def index_dir(self, arg: str, /) -> None: ...
+
+    @property
+    def outage_limit_s(self) -> float: ...
+
+    @outage_limit_s.setter
+    def outage_limit_s(self, arg: float, /) -> None: ...
+
+    def set_output(self, *, model: str, seed: int, is_shuffled: bool, epochs: int | None, window_samples: int, tokens_per_pack: int, packs_per_step: int, guards_content: bool, trusts_row_sizes: bool, applies_exif: bool, alpha_on_white: bool, scales_grey16: bool, max_pixels: int, max_scans: int) -> None: ...
+
+    def set_speed(self, *, cpu_threads: int, fetch_threads: int, fetch_concurrency: int, prefetch_steps: int, memory_limit_bytes: int) -> None: ...
+
+    def set_bad_samples(self, *, is_stop: bool, max_fraction: float, ledger: str) -> None: ...
+
+    def set_storage(self, *, endpoint: str, region: str, access_key_id: str, secret_access_key: str, session_token: str, profile: str, anonymous: bool, ca_file: str, verify_tls: bool) -> None: ...
+
+class BatchCounts:
+    @property
+    def tokens(self) -> int: ...
+
+    @property
+    def target_tokens(self) -> int: ...
+
+    @property
+    def step_target_tokens(self) -> int: ...
+
+    @property
+    def is_step_target_upper_bound(self) -> bool: ...
+
+    @property
+    def patches(self) -> int: ...
+
+    @property
+    def cost(self) -> int: ...
+
+    @property
+    def step(self) -> int: ...
+
+    @property
+    def micro_batch(self) -> int: ...
+
+    @property
+    def micro_batches_in_step(self) -> int: ...
+
+class CoreBatch:
+    @property
+    def counts(self) -> BatchCounts: ...
+
+    @property
+    def max_seqlen(self) -> int: ...
+
+    @property
+    def n_samples(self) -> int: ...
+
+    @property
+    def n_images(self) -> int: ...
+
+    @property
+    def n_patches(self) -> int: ...
+
+    def array(self, name: str) -> Annotated[NDArray, dict(device='cpu')]:
+        """A DLPack view of one array; it keeps the pack's memory alive."""
+
+    def digest(self) -> str: ...
+
+class LoaderState:
+    def __init__(self) -> None: ...
+
+    @property
+    def version(self) -> int: ...
+
+    @version.setter
+    def version(self, arg: int, /) -> None: ...
+
+    @property
+    def fingerprint(self) -> str: ...
+
+    @fingerprint.setter
+    def fingerprint(self, arg: str, /) -> None: ...
+
+    @property
+    def dp_size(self) -> int: ...
+
+    @dp_size.setter
+    def dp_size(self, arg: int, /) -> None: ...
+
+    @property
+    def step(self) -> int: ...
+
+    @step.setter
+    def step(self, arg: int, /) -> None: ...
+
+    @property
+    def window(self) -> int: ...
+
+    @window.setter
+    def window(self, arg: int, /) -> None: ...
+
+    @property
+    def packs_delivered(self) -> int: ...
+
+    @packs_delivered.setter
+    def packs_delivered(self, arg: int, /) -> None: ...
+
+    @property
+    def window_digest(self) -> str: ...
+
+    @window_digest.setter
+    def window_digest(self, arg: str, /) -> None: ...
+
+def usable_cpus() -> int:
+    """CPUs that this process may use: affinity and cgroup quota."""
+
+def drain_log() -> list[tuple[int, str]]:
+    """
+    Log lines of the engine since the last call: [(level 0 debug .. 3 error, text)].
+    """
+
+class CoreLoader:
+    @staticmethod
+    def create(settings: LoaderSettings) -> CoreLoader: ...
+
+    def open_within(self, arg: int, /) -> bool: ...
+
+    def progress(self) -> str: ...
+
+    def next_within(self, arg: int, /) -> CoreBatch | None:
+        """
+        The next batch, or None if none came in time; the Python side loops, so that Ctrl-C is heard.
+        """
+
+    @property
+    def is_at_end(self) -> bool: ...
+
+    @property
+    def has_started(self) -> bool: ...
+
+    def state(self) -> tuple[LoaderState, bool]: ...
+
+    def state_after(self, arg: int, /) -> LoaderState: ...
+
+    def load_state(self, arg: LoaderState, /) -> None: ...
+
+    def describe(self, arg: int, /) -> tuple[int, str, int, int, list[str]]: ...
+
+    def add_wait(self, arg: float, /) -> None: ...
+
+    def report(self) -> dict: ...
+
+    def normalisation(self) -> tuple[list[float], list[float], float, int, int, int]:
+        """
+        (mean, std, rescale, patch, merge, temporal_patch) of the model's image processor.
+        """
+
+    def close(self) -> None: ...
