@@ -90,6 +90,32 @@ def test_the_demo_prints_one_json_object(tmp_path: Path) -> None:
 
 
 @needs_engine
+def test_the_ladder_takes_a_runs_own_settings(tmp_path: Path) -> None:
+    from stoker.demo import find_testdata, make_dataset
+
+    dataset = make_dataset(tmp_path, n_samples=24)
+    settings = tmp_path / "run.yaml"
+    settings.write_text(
+        f"data: [{{manifest: {dataset.manifest.relative_to(tmp_path)}}}]\n"  # from the file's folder, as documented
+        f"model: {find_testdata() / 'qwen3-vl'}\n"
+        "pack: {tokens_per_pack: 16384, packs_per_step: 4}\n"
+    )
+    arguments = ["--json", "--rungs", "python-serial,prefetch", "--gpus-per-rank", "2", "--steps", "1"]
+    code, output, errors = run("ladder", str(settings), *arguments, "--output", str(tmp_path / "out"))
+    assert code == 0, errors
+    serial, prefetch = json.loads(output)["rungs"]
+    assert serial["samples_per_step"] == pytest.approx(prefetch["samples_per_step"], abs=0.5)
+    assert serial["tokens_per_s"] < prefetch["tokens_per_s"]
+    assert (tmp_path / "out" / "ladder.html").is_file()
+
+    settings.write_text(settings.read_text().replace("packs_per_step", "packs_per_stepp"))
+    code, output, errors = run("ladder", str(settings), *arguments)
+    assert (code, output) == (1, "")
+    assert "did you mean `pack.packs_per_step`" in errors.replace("\n", " ")
+    assert "Traceback" not in errors
+
+
+@needs_engine
 @pytest.mark.parametrize("moment", ["putting objects", "serial: step 0"])
 def test_an_interrupt_ends_everything_soon(tmp_path: Path, moment: str) -> None:
     process = start("demo", "--folder", str(tmp_path), "--rungs", "serial,prefetch", *SMALL)
