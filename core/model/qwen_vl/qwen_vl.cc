@@ -34,6 +34,9 @@ Result<std::shared_ptr<const QwenVl>> QwenVl::load(const std::filesystem::path& 
       return Status(Reason::kModelFolder, fmt::format("{}/tokenizer.json has no token {}", folder.string(), name));
     *id = *found;
   }
+  std::vector<std::int32_t> role;
+  tokenizer->encode("assistant", {}, role);
+  model->n_role_ids_ = role.size();
   return std::shared_ptr<const QwenVl>(std::move(model));
 }
 
@@ -67,8 +70,9 @@ Result<SampleText> QwenVl::encode(const Sample& sample) const {
     tokenizer_->encode(turn.text, content_tokens_ == ContentTokens::kGuard ? turn.content : none, out.ids);
     out.is_trained.resize(out.ids.size(), 0);
     if (!turn.is_assistant) continue;
-    // The header is <|im_start|>, "assistant", and a line feed unless that fused with the answer's own.
-    std::size_t first = begin + 2;
+    // The header is <|im_start|>, "assistant" (one token in the released vocabularies), and a line feed unless that
+    // fused with the answer's.
+    std::size_t first = begin + 1 + n_role_ids_;
     if (first < out.ids.size() && out.ids[first] == line_feed_) ++first;
     std::fill(out.is_trained.begin() + static_cast<std::ptrdiff_t>(std::min(first, out.ids.size())),
               out.is_trained.end(), std::uint8_t{1});

@@ -61,6 +61,7 @@ class QwenVl {
   const text::ChatTemplate template_;
   const ContentTokens content_tokens_;
   std::int32_t image_pad_ = 0, vision_start_ = 0, vision_end_ = 0, turn_end_ = 0, end_of_text_ = 0, line_feed_ = 0;
+  std::size_t n_role_ids_ = 1;  // of "assistant"
   std::string fingerprint_;
 };
 
