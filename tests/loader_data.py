@@ -37,7 +37,7 @@ def encoded(image: Image.Image, kind: str, **options: Any) -> bytes:
 
 
 def small_model(folder: Path) -> Path:
-    """The test model with the first merges of its tokenizer only: it opens in milliseconds, and loaders are made by the hundred."""
+    """The test model with the first merges of its tokenizer only, so that it opens in milliseconds."""
     if not folder.exists():
         shutil.copytree(_MODEL, folder)
         content = json.loads((_MODEL / "tokenizer.json").read_text())

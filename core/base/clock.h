@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 
@@ -17,14 +18,14 @@ class Clock {
   static const Clock& real();  ///< std::chrono::steady_clock.
 };
 
-/// A clock that moves only when told. Threads: one writer.
+/// A clock that moves only when told. Threads: any.
 class FakeClock final : public Clock {
  public:
-  Nanos now() const override { return now_; }
-  void advance(Nanos by) { now_ += by; }
+  Nanos now() const override { return Nanos(now_ns_.load()); }
+  void advance(Nanos by) { now_ns_ += by.count(); }
 
  private:
-  Nanos now_{0};
+  std::atomic<std::int64_t> now_ns_{0};
 };
 
 inline double to_seconds(Nanos t) { return std::chrono::duration<double>(t).count(); }

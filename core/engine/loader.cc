@@ -8,30 +8,27 @@
 #include <utility>
 
 #include "base/hash.h"
+#include "base/log.h"
 #include "exec/cpu.h"
 #include "plan/step.h"
 
 namespace stoker {
 namespace {
 
+constexpr std::chrono::seconds kTellOfStallAfter{5};
 constexpr std::size_t kHistory = 64 + 1;  // states after the last 64 steps, and the one before them
 
-/// The most that one pack's block can take: every token visual.
-std::size_t largest_block(const OutputSettings& output, int patch, int merge) {
-  const std::int64_t tokens = output.pack.tokens_per_pack;
-  const PackShape shape{.tokens = tokens, .samples = tokens, .images = tokens, .patches = tokens * merge * merge, .patch = patch};
-  return BlockPool::rounded(PackLayout(shape).n_bytes);
-}
-
 Status check_memory(const LoaderSettings& settings, const qwen_vl::ProcessorConfig& config) {
-  const std::size_t block = largest_block(settings.output, config.patch, config.merge);
+  const std::size_t block = largest_block(settings.output.pack, config);
   const std::size_t held = static_cast<std::size_t>(settings.output.pack.packs_per_step / settings.dp_size);
   const std::size_t needed = (held + 2) * block;
   if (needed <= settings.speed.memory_limit_bytes) return {};
   return Status(Reason::kMemoryLimit,
-                fmt::format("a trainer holds the {} micro-batches of a step while it asks for more, and a pack of {} tokens takes up to {} MB: "
+                fmt::format("a trainer holds the {} micro-batches of a step while it asks for more, and a pack of {} "
+                            "tokens takes up to {} MB: "
                             "speed.memory_limit must be at least {} MB for this rank, it is {} MB",
-                            held, settings.output.pack.tokens_per_pack, block >> 20, (needed >> 20) + 1, settings.speed.memory_limit_bytes >> 20));
+                            held, settings.output.pack.tokens_per_pack, block >> 20, (needed >> 20) + 1,
+                            settings.speed.memory_limit_bytes >> 20));
 }
 
 Status check_settings(const LoaderSettings& s) {
@@ -42,7 +39,8 @@ Status check_settings(const LoaderSettings& s) {
     return Status(Reason::kSettings, fmt::format("dp_rank {} is not in [0, dp_size = {})", s.dp_rank, s.dp_size));
   }
   if (s.speed.cpu_threads < 1 || s.speed.fetch_concurrency < 1 || s.speed.prefetch_steps < 0) {
-    return Status(Reason::kSettings, "speed: cpu_threads and fetch_concurrency must be at least 1, prefetch_steps at least 0");
+    return Status(Reason::kSettings,
+                  "speed: cpu_threads and fetch_concurrency must be at least 1, prefetch_steps at least 0");
   }
   return check_dp_size(s.output.pack.packs_per_step, s.dp_size);
 }
@@ -71,7 +69,8 @@ std::string differing_setting(const std::string& a, const std::string& b) {
   return "";
 }
 
-Loader::Loader(LoaderSettings settings, const Clock& clock) : settings_(std::move(settings)), clock_(clock), pid_(getpid()) {}
+Loader::Loader(LoaderSettings settings, const Clock& clock)
+    : settings_(std::move(settings)), clock_(clock), pid_(getpid()) {}
 
 Result<std::unique_ptr<Loader>> Loader::create(LoaderSettings settings, const Clock& clock) {
   STOKER_CHECKED(check_settings(settings));
@@ -100,7 +99,8 @@ void Loader::open(std::stop_token stop) {
     STOKER_TRY(model_, qwen_vl::QwenVl::load(settings_.output.model, settings_.output.content_tokens));
     STOKER_CHECKED(check_memory(settings_, model_->config()));
     STOKER_TRY(dataset_, Dataset::open(settings_, *fetcher_, stop, say));
-    STOKER_CHECKED(check_data_size(dataset_->order().rows_per_pass(), settings_.output.pack.packs_per_step, settings_.output.epochs.has_value()));
+    STOKER_CHECKED(check_data_size(dataset_->order().rows_per_pass(), settings_.output.pack.packs_per_step,
+                                   settings_.output.epochs.has_value()));
     fingerprint_ = make_fingerprint();
     return {};
   };
@@ -136,8 +136,10 @@ std::string Loader::make_fingerprint() const {
 
 Result<bool> Loader::open_within(std::chrono::milliseconds timeout) {
   STOKER_CHECKED(check_usable());
+  const Nanos began = clock_.now();
   MutexLock lock(mu_);
   opened_changed_.wait_for(lock, timeout, [&]() STOKER_NO_ANALYSIS { return is_opened_; });
+  open_wait_ += clock_.now() - began;
   if (is_opened_ && !open_status_.ok()) return open_status_;
   return is_opened_;
 }
@@ -149,9 +151,11 @@ std::string Loader::progress() const {
 
 Status Loader::check_usable() const {
   if (getpid() != pid_) {
-    return Status(Reason::kForked, fmt::format("this loader belongs to process {}; after a fork make a new one (a torch DataLoader with workers "
-                                               "forks: iterate the loader directly)",
-                                               pid_));
+    return Status(
+        Reason::kForked,
+        fmt::format("this loader belongs to process {}; after a fork make a new one (a torch DataLoader with workers "
+                    "forks: iterate the loader directly)",
+                    pid_));
   }
   if (is_closed_) return Status(Reason::kClosed, "the loader is closed");
   return {};
@@ -166,8 +170,10 @@ Status Loader::start() {
   ledger_ = std::make_unique<Ledger>(settings_.bad_samples.ledger);
   Digest digest;
   digest.add(fingerprint_);
-  pipeline_ = std::make_unique<Pipeline>(settings_, *dataset_, model_, std::move(fetcher_), PlanDigests(settings_.index_dir, digest.hex()),
-                                         cursor_, clock_);
+  MutexLock lock(life_mu_);
+  STOKER_CHECKED(check_usable());
+  pipeline_ = std::make_unique<Pipeline>(settings_, *dataset_, model_, std::move(fetcher_),
+                                         PlanDigests(settings_.index_dir, digest.hex()), cursor_, clock_);
   history_.push_back(cursor_);
   has_started_ = true;
   return {};
@@ -175,29 +181,74 @@ Status Loader::start() {
 
 Result<std::optional<Batch>> Loader::next_within(std::chrono::milliseconds timeout) {
   STOKER_CHECKED(check_usable());
+  if (!failed_.ok()) return failed_;
   if (!has_started_) STOKER_CHECKED(start());
+  auto batch = take_within(timeout);
+  if (!batch.ok() && batch.status().code() != Code::kCancelled) failed_ = batch.status();
+  return batch;
+}
+
+Result<std::optional<Batch>> Loader::take_within(std::chrono::milliseconds timeout) {
   if (!is_in_next_) {
-    meter_.next_begins(is_step_start_, clock_.now());
+    MutexLock lock(told_mu_);
+    meter_.next_begins(is_step_start_, clock_.now() - std::exchange(open_wait_, Nanos{0}));
     is_in_next_ = true;
     if (is_step_start_) pipeline_->want_step(static_cast<std::int64_t>(cursor_.step));
   }
   auto taken = pipeline_->take_within(timeout);
-  if (!taken.ok()) return std::move(taken).status();
-  if (!*taken) return std::optional<Batch>();
+  if (!taken.ok() || !*taken) {
+    STOKER_CHECKED(write_ledger(pipeline_->take_left_over()));
+    if (!taken.ok()) return std::move(taken).status();
+    STOKER_CHECKED(check_memory_stall());
+    return std::optional<Batch>();
+  }
+  stalled_since_.reset();
   ReadyPack& pack = **taken;
-  if (Status status = account(pack); !status.ok()) return status;
-  meter_.next_ends(clock_.now());
+  STOKER_CHECKED(write_ledger(pack.task.planned_around));
+  STOKER_CHECKED(write_ledger(pack.found_late));
+  STOKER_CHECKED(check_late(pack));
+  STOKER_CHECKED(account(pack));
   is_in_next_ = false;
   return std::optional<Batch>(std::move(pack.batch));
 }
 
-Status Loader::account(ReadyPack& pack) {
-  for (const auto* entries : {&pack.task.planned_around, &pack.found_late}) {
-    STOKER_CHECKED(ledger_->append(*entries, *dataset_));
-    for (const LedgerEntry& entry : *entries) ++delivered_.bad[entry.status.reason()];
+/// All memory may be in batches that the trainer holds. Another thread of it may give some back, so that is said, and
+/// is an error only when it has lasted as long as an outage may.
+Status Loader::check_memory_stall() {
+  if (!pipeline_->waits_for_held_memory()) {
+    stalled_since_.reset();
+    return {};
   }
-  STOKER_CHECKED(check_late(pack));
+  const Nanos now = clock_.now();
+  if (!stalled_since_) stalled_since_ = now;
+  const Nanos lasted = now - *stalled_since_;
+  auto sentence = [&] {
+    return fmt::format(
+        "the next batch waits for memory: the trainer holds batches of {} MB, speed.memory_limit is {} MB for this "
+        "rank; let "
+        "batches go before asking for more, or raise the limit",
+        pipeline_->memory_in_use_bytes() >> 20, settings_.speed.memory_limit_bytes >> 20);
+  };
+  if (to_seconds(lasted) >= settings_.outage_limit_s) return Status(Reason::kMemoryLimit, sentence());
+  if (!is_stall_told_ && lasted >= kTellOfStallAfter) {
+    is_stall_told_ = true;
+    log(LogLevel::kWarning, sentence());
+  }
+  return {};
+}
+
+Status Loader::write_ledger(const std::vector<LedgerEntry>& entries) {
+  if (entries.empty()) return {};
+  STOKER_CHECKED(ledger_->append(entries, *dataset_));
+  MutexLock lock(told_mu_);
+  for (const LedgerEntry& entry : entries) ++delivered_.bad[entry.status.reason()];
+  return {};
+}
+
+Status Loader::account(const ReadyPack& pack) {
   const Batch& batch = pack.batch;
+  MutexLock lock(told_mu_);
+  meter_.next_ends(clock_.now());
   ++delivered_.batches;
   delivered_.samples += pack.n_samples_planned - static_cast<std::int64_t>(pack.found_late.size());
   delivered_.tokens += batch.counts.tokens;
@@ -223,10 +274,17 @@ Status Loader::check_late(const ReadyPack& pack) {
     return std::move(status).with(where);
   }
   n_late_bad_ += static_cast<std::int64_t>(pack.found_late.size());
-  const std::int64_t seen = std::max(delivered_.samples + n_late_bad_, settings_.output.window_samples / settings_.dp_size);
+  std::int64_t n_samples = 0;
+  {
+    MutexLock lock(told_mu_);
+    n_samples = delivered_.samples;
+  }
+  const std::int64_t seen = std::max(n_samples + n_late_bad_, settings_.output.window_samples / settings_.dp_size);
   if (static_cast<double>(n_late_bad_) > settings_.bad_samples.max_fraction * static_cast<double>(seen)) {
-    return Status(Reason::kTooManyBad, fmt::format("{} of {} samples of this rank turned out bad, bad_samples.max_fraction is {}; the last is {}: {}",
-                                                   n_late_bad_, seen, settings_.bad_samples.max_fraction, where, first.status.to_string()));
+    return Status(
+        Reason::kTooManyBad,
+        fmt::format("{} of {} samples of this rank turned out bad, bad_samples.max_fraction is {}; the last is {}: {}",
+                    n_late_bad_, seen, settings_.bad_samples.max_fraction, where, first.status.to_string()));
   }
   return {};
 }
@@ -249,23 +307,32 @@ Result<LoaderState> Loader::state_after(std::int64_t steps) const {
     if (static_cast<std::int64_t>(cursor.step) == steps) return with_cursor(cursor);
   }
   if (static_cast<std::int64_t>(cursor_.step) == steps) return with_cursor(cursor_);  // nothing has begun
-  return Status(Reason::kState, fmt::format("step {} is not among the last {} that were delivered (now at step {})", steps, kHistory - 1, cursor_.step));
+  return Status(Reason::kState, fmt::format("step {} is not among the last {} that were delivered (now at step {})",
+                                            steps, kHistory - 1, cursor_.step));
 }
 
 Status Loader::load_state(const LoaderState& state) {
   STOKER_CHECKED(check_usable());
-  if (has_started_) return Status(Reason::kState, "the iteration has begun: load a state into a new loader before its first batch");
+  if (has_started_)
+    return Status(Reason::kState, "the iteration has begun: load a state into a new loader before its first batch");
   if (state.version != LoaderState::kVersion) {
-    return Status(Reason::kState, fmt::format("the state has version {}, this build reads version {}", state.version, LoaderState::kVersion));
+    return Status(Reason::kState, fmt::format("the state has version {}, this build reads version {}", state.version,
+                                              LoaderState::kVersion));
   }
   const std::string name = differing_setting(state.fingerprint, fingerprint_);
   if (!name.empty()) {
-    return Status(Reason::kState, fmt::format("the state was saved with another `{}`: the same batches could not come out. Resume with the "
-                                              "settings and data that it was saved with",
-                                              name));
+    return Status(
+        Reason::kState,
+        fmt::format("the state was saved with another `{}`: the same batches could not come out. Resume with the "
+                    "settings and data that it was saved with",
+                    name));
+  }
+  const auto size = dataset_->order().size();
+  if (size && state.cursor.window * static_cast<std::uint64_t>(settings_.output.window_samples) >= *size) {
+    return Status(Reason::kState,
+                  fmt::format("the state names window {}, past the end of the data", state.cursor.window));
   }
   cursor_ = state.cursor;
-  history_.clear();
   return {};
 }
 
@@ -278,7 +345,11 @@ Result<SampleOrigin> Loader::describe(std::int64_t sample_id) const {
   const OrderEntry entry = dataset_->order().at(static_cast<std::uint64_t>(sample_id));
   const Manifest& manifest = dataset_->manifest(entry.source);
   const RowLocation at = manifest.row(entry.row);
-  SampleOrigin origin{.pass = entry.pass, .manifest = dataset_->name(entry.source), .line = at.line, .byte_offset = at.offset, .media = {}};
+  SampleOrigin origin{.pass = entry.pass,
+                      .manifest = dataset_->name(entry.source),
+                      .line = at.line,
+                      .byte_offset = at.offset,
+                      .media = {}};
   std::string buffer;
   STOKER_TRY(const std::string_view line, manifest.read(entry.row, buffer));
   if (auto row = parse_row(line); row.ok()) {
@@ -288,11 +359,19 @@ Result<SampleOrigin> Loader::describe(std::int64_t sample_id) const {
 }
 
 LoaderReport Loader::report() const {
-  LoaderReport out = delivered_;
-  out.wait = meter_.totals();
-  out.pipeline = pipeline_ ? std::optional(pipeline_->snapshot()) : last_snapshot_;
+  LoaderReport out;
+  {
+    MutexLock lock(told_mu_);
+    out = delivered_;
+    out.wait = meter_.totals();
+  }
+  {
+    MutexLock lock(life_mu_);
+    if (pipeline_) out.pipeline = pipeline_->snapshot();
+  }
   if (out.batches > 0) {
-    out.fill = static_cast<double>(out.tokens) / static_cast<double>(out.batches * settings_.output.pack.tokens_per_pack);
+    out.fill =
+        static_cast<double>(out.tokens) / static_cast<double>(out.batches * settings_.output.pack.tokens_per_pack);
   }
   out.cpu_threads = settings_.speed.cpu_threads;
   out.fetch_concurrency = settings_.speed.fetch_concurrency;
@@ -301,6 +380,7 @@ LoaderReport Loader::report() const {
 }
 
 void Loader::add_wait(double seconds) {
+  MutexLock lock(told_mu_);
   meter_.add_wait(std::chrono::duration_cast<Nanos>(std::chrono::duration<double>(seconds)));
 }
 
@@ -308,13 +388,10 @@ void Loader::close() {
   if (getpid() != pid_) return;
   is_closed_ = true;
   opening_.request_stop();
+  MutexLock lock(life_mu_);
   if (fetcher_) fetcher_->stop();
   if (opening_.joinable()) opening_.join();
-  if (pipeline_) {
-    pipeline_->stop();
-    last_snapshot_ = pipeline_->snapshot();
-    pipeline_.reset();
-  }
+  if (pipeline_) pipeline_->stop();  // not destroyed: the trainer's thread may be in it
 }
 
 Loader::~Loader() {

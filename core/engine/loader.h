@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -21,8 +22,8 @@
 
 namespace stoker {
 
-/// A checkpoint's share of the data: a cursor into the plan, never the contents of queues. The same on every rank; any dp_size that divides
-/// packs_per_step resumes from it.
+/// A checkpoint's share of the data: a cursor into the plan, never the contents of queues. The same on every rank; any
+/// dp_size that divides packs_per_step resumes from it.
 struct LoaderState {
   static constexpr std::int64_t kVersion = 1;
 
@@ -36,9 +37,10 @@ struct LoaderState {
 struct LoaderReport {
   WaitTotals wait;
   std::int64_t steps = 0, batches = 0, samples = 0, tokens = 0, target_tokens = 0, patches = 0;
-  std::int64_t bytes = 0;           ///< of the arrays handed over
-  double fill = 0;                  ///< tokens handed over / (batches * tokens_per_pack)
-  std::map<Reason, std::int64_t> bad;  ///< samples not used, those planned around counted by the rank that writes their line
+  std::int64_t bytes = 0;  ///< of the arrays handed over
+  double fill = 0;         ///< tokens handed over / (batches * tokens_per_pack)
+  std::map<Reason, std::int64_t>
+      bad;  ///< samples not used, those planned around counted by the rank that writes their line
   std::optional<PipelineSnapshot> pipeline;
   int cpu_threads = 0, fetch_concurrency = 0, prefetch_steps = 0;
 };
@@ -52,7 +54,7 @@ struct SampleOrigin {
   std::vector<std::string> media;
 };
 
-/// One data-parallel rank's data. Threads: one (the trainer's), except close(), which any thread may call.
+/// One data-parallel rank's data. Threads: one (the trainer's), except close() and report(), which any thread may call.
 /// No call blocks longer than its timeout; none needs Python.
 class Loader {
  public:
@@ -74,20 +76,22 @@ class Loader {
   bool is_at_end() const { return pipeline_ && pipeline_->is_at_end(); }
   bool has_started() const { return has_started_; }
 
-  /// After the last whole step that was delivered. `is_inside_step` tells that a part of the next step was delivered too.
+  /// After the last whole step that was delivered. `is_inside_step` tells that a part of the next step was delivered
+  /// too.
   Result<LoaderState> state(bool* is_inside_step = nullptr) const;
   /// After `steps` whole steps of the run, which must be among the last 64 delivered. @return STATE.
   Result<LoaderState> state_after(std::int64_t steps) const;
-  /// Takes effect at the first next_within(). @return STATE if the iteration has begun, or naming the setting that changed.
+  /// Takes effect at the first next_within(). @return STATE if the iteration has begun, or naming the setting that
+  /// changed.
   Status load_state(const LoaderState& state);
 
   /// @return STATE before opening; SETTINGS for an index that the order does not have.
   Result<SampleOrigin> describe(std::int64_t sample_id) const;
-  LoaderReport report() const;
-  void add_wait(double seconds);
+  LoaderReport report() const STOKER_EXCLUDES(life_mu_, told_mu_);
+  void add_wait(double seconds) STOKER_EXCLUDES(told_mu_);
 
   /// Ends every thread. Batches that were handed out stay valid. Repeatable.
-  void close();
+  void close() STOKER_EXCLUDES(life_mu_);
 
   const LoaderSettings& settings() const { return settings_; }
   /// mean, std and rescale of the model's processor; after opening.
@@ -97,16 +101,19 @@ class Loader {
   explicit Loader(LoaderSettings settings, const Clock& clock);
   void open(std::stop_token stop) STOKER_EXCLUDES(mu_);
   Status check_usable() const;
-  Status start();
-  Status account(ReadyPack& pack);
-  Status check_late(const ReadyPack& pack);
+  Status start() STOKER_EXCLUDES(life_mu_);
+  Result<std::optional<Batch>> take_within(std::chrono::milliseconds timeout);
+  Status account(const ReadyPack& pack) STOKER_EXCLUDES(told_mu_);
+  Status check_late(const ReadyPack& pack) STOKER_EXCLUDES(told_mu_);
+  Status write_ledger(const std::vector<LedgerEntry>& entries) STOKER_EXCLUDES(told_mu_);
+  Status check_memory_stall();
   std::string make_fingerprint() const;
   LoaderState with_cursor(const PlanState& cursor) const;
 
   const LoaderSettings settings_;
   const Clock& clock_;
   const pid_t pid_;
-  std::unique_ptr<Fetcher> fetcher_;  // the opening thread's, then moved into the pipeline
+  std::atomic<bool> is_closed_{false};  // written by close()
 
   mutable Mutex mu_;
   std::condition_variable_any opened_changed_;
@@ -118,18 +125,25 @@ class Loader {
   std::optional<Dataset> dataset_;
   std::string fingerprint_;
 
-  std::unique_ptr<Pipeline> pipeline_;  // from here on: the trainer thread's own
-  std::unique_ptr<Ledger> ledger_;
+  mutable Mutex life_mu_;               // held while threads are begun or ended
+  std::unique_ptr<Fetcher> fetcher_;    // until it moves into the pipeline; written under life_mu_
+  std::unique_ptr<Pipeline> pipeline_;  // written once, by the trainer's thread under life_mu_: it may read it without
+
+  std::unique_ptr<Ledger> ledger_;  // from here on: the trainer thread's own
+  Status failed_;                   // what ended the run
   bool has_started_ = false;
   bool is_step_start_ = true;
   bool is_in_next_ = false;
+  Nanos open_wait_{0};  // part of the cold start
+  std::optional<Nanos> stalled_since_;
+  bool is_stall_told_ = false;
   PlanState cursor_;
-  std::deque<PlanState> history_;  // after each of the last whole steps, newest last
-  WaitMeter meter_;
-  LoaderReport delivered_;
+  std::deque<PlanState> history_;  // where the run began and after each of the last whole steps, newest last
   std::int64_t n_late_bad_ = 0;
-  std::optional<PipelineSnapshot> last_snapshot_;
-  bool is_closed_ = false;
+
+  mutable Mutex told_mu_;
+  WaitMeter meter_ STOKER_GUARDED_BY(told_mu_);
+  LoaderReport delivered_ STOKER_GUARDED_BY(told_mu_);
 
   std::jthread opening_;  // last: joined first
 };

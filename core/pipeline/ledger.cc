@@ -8,11 +8,16 @@
 #include <cstring>
 #include <filesystem>
 
+#include "text/utf8.h"
+
 namespace stoker {
 
 std::string json_quoted(std::string_view text) {
+  std::string repaired;
+  std::vector<text::ByteSpan> none;
+  text::repair_utf8(text, repaired, none);  // messages may quote bytes of what was no picture
   std::string out = "\"";
-  for (const char c : text) {
+  for (const char c : repaired) {
     const auto byte = static_cast<unsigned char>(c);
     if (c == '"' || c == '\\') {
       out += '\\';
@@ -30,10 +35,12 @@ std::string json_quoted(std::string_view text) {
 std::string ledger_line(const LedgerEntry& entry, const Dataset& dataset) {
   const RowLocation at = dataset.manifest(entry.entry.source).row(entry.entry.row);
   return fmt::format(
-      "{{\"pass\": {}, \"order_index\": {}, \"manifest\": {}, \"line\": {}, \"byte_offset\": {}, \"media\": {}, \"code\": \"{}\", "
+      "{{\"pass\": {}, \"order_index\": {}, \"manifest\": {}, \"line\": {}, \"byte_offset\": {}, \"media\": {}, "
+      "\"code\": \"{}\", "
       "\"message\": {}}}\n",
       entry.entry.pass, entry.order_index, json_quoted(dataset.name(entry.entry.source)), at.line, at.offset,
-      entry.media.empty() ? "null" : json_quoted(entry.media), name_of(entry.status.reason()), json_quoted(entry.status.message()));
+      entry.media.empty() ? "null" : json_quoted(entry.media), name_of(entry.status.reason()),
+      json_quoted(entry.status.message()));
 }
 
 Ledger::~Ledger() {
@@ -42,7 +49,9 @@ Ledger::~Ledger() {
 
 Status Ledger::append(std::span<const LedgerEntry> entries, const Dataset& dataset) {
   if (path_.empty() || entries.empty()) return {};
-  auto failed = [&] { return Status(Reason::kIndexDir, fmt::format("cannot write the ledger {}: {}", path_, std::strerror(errno))); };
+  auto failed = [&] {
+    return Status(Reason::kIndexDir, fmt::format("cannot write the ledger {}: {}", path_, std::strerror(errno)));
+  };
   if (fd_ < 0) {
     const auto folder = std::filesystem::path(path_).parent_path();
     std::error_code ignored;

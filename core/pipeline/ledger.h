@@ -19,8 +19,9 @@ struct LedgerEntry {
   Status status;
 };
 
-/// Appends lines to the ledger, one JSON object each: {"pass", "order_index", "manifest", "line", "byte_offset", "media", "code", "message"}.
-/// A line is one write, so several ranks may share a file; after a resume a line may stand twice, and readers go by (pass, order_index).
+/// Appends lines to the ledger, one JSON object each: {"pass", "order_index", "manifest", "line", "byte_offset",
+/// "media", "code", "message"}. A line is one write, so several ranks may share a file; after a resume a line may stand
+/// twice, and readers go by (pass, order_index).
 class Ledger {
  public:
   /// @param path  Made at the first line; empty: nothing is written, only counted.
@@ -37,7 +38,7 @@ class Ledger {
   int fd_ = -1;
 };
 
-/// `text` as a JSON string, quotes included.
+/// `text` as a JSON string, quotes included; what is not UTF-8 is replaced.
 std::string json_quoted(std::string_view text);
 /// One line of the ledger, line feed included.
 std::string ledger_line(const LedgerEntry& entry, const Dataset& dataset);

@@ -26,6 +26,7 @@ struct MeasuredSample {
   OrderEntry entry;
   Status bad;  ///< why it cannot be used; ok for a usable sample
   std::string bad_media;
+  std::int32_t bad_image = -1;  ///< the first image that is to blame; -1: the row
   qwen_vl::SampleText text;
   std::vector<MeasuredImage> images;
   std::int64_t tokens = 0;  ///< placeholders expanded

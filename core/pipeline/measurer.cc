@@ -30,12 +30,12 @@ struct Measurer::Task {
   explicit Task(std::size_t n) : parts_left(n), samples_left(n) {}
 };
 
-Measurer::Measurer(const LoaderSettings& settings, const Dataset& dataset, std::shared_ptr<const qwen_vl::QwenVl> model, Fetcher& fetcher,
-                   WorkerPool& workers)
+Measurer::Measurer(const LoaderSettings& settings, const Dataset& dataset, std::shared_ptr<const qwen_vl::QwenVl> model,
+                   Fetcher& fetcher, WorkerPool& workers)
     : settings_(settings), dataset_(dataset), model_(std::move(model)), fetcher_(fetcher), workers_(workers) {}
 
-Result<std::shared_ptr<MeasuredWindow>> Measurer::measure(std::uint64_t window, std::uint64_t first, std::uint64_t n, std::uint64_t priority,
-                                                          std::stop_token stop) {
+Result<std::shared_ptr<MeasuredWindow>> Measurer::measure(std::uint64_t window, std::uint64_t first, std::uint64_t n,
+                                                          std::uint64_t priority, std::stop_token stop) {
   auto task = std::make_shared<Task>(n);
   task->window = std::make_shared<MeasuredWindow>();
   task->window->window = window;
@@ -50,7 +50,8 @@ Result<std::shared_ptr<MeasuredWindow>> Measurer::measure(std::uint64_t window, 
     workers_.submit(priority, [this, task, i](int) { measure_sample(task, i); });
   }
   MutexLock lock(task->mu);
-  const bool is_done = task->changed.wait(lock, stop, [&]() STOKER_NO_ANALYSIS { return task->samples_left == 0 || !task->fatal.ok(); });
+  const bool is_done =
+      task->changed.wait(lock, stop, [&]() STOKER_NO_ANALYSIS { return task->samples_left == 0 || !task->fatal.ok(); });
   if (!is_done) return Status(Reason::kStopped, "stopped while measuring");
   if (!task->fatal.ok()) return task->fatal;
   return task->window;
@@ -65,7 +66,7 @@ void Measurer::measure_sample(const std::shared_ptr<Task>& task, std::size_t ind
     task->parts_left[index] += static_cast<int>(media.size());
     for (std::size_t k = 0; k < media.size(); ++k) measure_image(task, index, k, media[k]);
   }
-  part_done(*task, index, "", std::move(status));
+  part_done(*task, index, -1, std::move(status));
 }
 
 Status Measurer::read_row(MeasuredSample& sample, std::vector<MediaRef>& media) const {
@@ -86,48 +87,58 @@ Status Measurer::read_row(MeasuredSample& sample, std::vector<MediaRef>& media) 
   return {};
 }
 
-void Measurer::measure_image(const std::shared_ptr<Task>& task, std::size_t index, std::size_t image, const MediaRef& media) {
+void Measurer::measure_image(const std::shared_ptr<Task>& task, std::size_t index, std::size_t image,
+                             const MediaRef& media) {
   MeasuredImage& measured = task->window->samples[index].images[image];
   if (settings_.output.row_sizes == RowSizes::kTrust && media.height_px > 0 && media.width_px > 0) {
-    part_done(*task, index, measured.url, apply_size(measured, {{media.height_px, media.width_px}, 0}, true));
+    part_done(*task, index, static_cast<std::int32_t>(image),
+              apply_size(measured, {{media.height_px, media.width_px}, 0}, true));
   } else if (const auto known = known_size(measured.url)) {
-    part_done(*task, index, measured.url, apply_size(measured, *known, false));
+    part_done(*task, index, static_cast<std::int32_t>(image), apply_size(measured, *known, false));
   } else {
     fetch_header(task, index, image, Buffer(), settings_.speed.probe_bytes);
   }
 }
 
-void Measurer::fetch_header(std::shared_ptr<Task> task, std::size_t index, std::size_t image, Buffer have, std::uint64_t want_end) {
+void Measurer::fetch_header(std::shared_ptr<Task> task, std::size_t index, std::size_t image, Buffer have,
+                            std::uint64_t want_end) {
   const std::string& url = task->window->samples[index].images[image].url;
   const std::uint64_t offset = have.size();
   probes_.add(1);
-  FetchRequest request{.url = url, .offset = offset, .length = want_end - offset, .priority = task->priority, .if_match = "", .stop = task->stop};
+  FetchRequest request{.url = url,
+                       .offset = offset,
+                       .length = want_end - offset,
+                       .priority = task->priority,
+                       .if_match = "",
+                       .stop = task->stop};
   auto kept = std::make_shared<Buffer>(std::move(have));
   fetcher_.submit(std::move(request), [this, task = std::move(task), index, image, kept](Result<FetchedObject> got) {
     header_arrived(task, index, image, *kept, std::move(got));
   });
 }
 
-void Measurer::header_arrived(const std::shared_ptr<Task>& task, std::size_t index, std::size_t image, const Buffer& have,
-                              Result<FetchedObject> got) {
+void Measurer::header_arrived(const std::shared_ptr<Task>& task, std::size_t index, std::size_t image,
+                              const Buffer& have, Result<FetchedObject> got) {
   MeasuredImage& measured = task->window->samples[index].images[image];
-  if (!got.ok()) return part_done(*task, index, measured.url, std::move(got).status());
+  if (!got.ok()) return part_done(*task, index, static_cast<std::int32_t>(image), std::move(got).status());
   probe_bytes_.add(static_cast<std::int64_t>(got->bytes.size()));
   Buffer prefix(have.size() + got->bytes.size());
   if (have.size() > 0) std::memcpy(prefix.data(), have.data(), have.size());
   if (got->bytes.size() > 0) std::memcpy(prefix.data() + have.size(), got->bytes.data(), got->bytes.size());
   auto probed = probe(prefix.bytes(), got->total_bytes, settings_.output.image.limits);
-  if (!probed.ok()) return part_done(*task, index, measured.url, std::move(probed).status());
+  if (!probed.ok()) return part_done(*task, index, static_cast<std::int32_t>(image), std::move(probed).status());
   if (!probed->info) {
     if (probed->need_end <= prefix.size()) {
-      return part_done(*task, index, measured.url, Status(Reason::kInternal, "a header probe asked for what it has"));
+      return part_done(*task, index, static_cast<std::int32_t>(image),
+                       Status(Reason::kInternal, "a header probe asked for what it has"));
     }
     return fetch_header(task, index, image, std::move(prefix), probed->need_end);
   }
   const bool is_exif_applied = settings_.output.image.is_exif_applied;
-  const Known known{{probed->info->upright_height_px(is_exif_applied), probed->info->upright_width_px(is_exif_applied)}, got->total_bytes};
+  const Known known{{probed->info->upright_height_px(is_exif_applied), probed->info->upright_width_px(is_exif_applied)},
+                    got->total_bytes};
   remember_size(measured.url, known);
-  part_done(*task, index, measured.url, apply_size(measured, known, false));
+  part_done(*task, index, static_cast<std::int32_t>(image), apply_size(measured, known, false));
 }
 
 Status Measurer::apply_size(MeasuredImage& image, Known known, bool is_from_row) const {
@@ -138,7 +149,7 @@ Status Measurer::apply_size(MeasuredImage& image, Known known, bool is_from_row)
   return {};
 }
 
-void Measurer::part_done(Task& task, std::size_t index, std::string_view media, Status status) {
+void Measurer::part_done(Task& task, std::size_t index, std::int32_t image, Status status) {
   MeasuredSample& sample = task.window->samples[index];
   bool is_fatal = false;
   if (!status.ok()) {
@@ -146,21 +157,24 @@ void Measurer::part_done(Task& task, std::size_t index, std::string_view media, 
     is_fatal = status.code() != Code::kBadSample;
     if (is_fatal) {
       if (task.fatal.ok()) task.fatal = std::move(status);
-    } else if (sample.bad.ok()) {
+    } else if (sample.bad.ok() ||
+               image < sample.bad_image) {  // of several, the first: the same line on every rank, in every run
       sample.bad = std::move(status);
-      if (!media.empty()) sample.bad_media = media;
+      sample.bad_image = image;
+      if (image >= 0) sample.bad_media = sample.images[static_cast<std::size_t>(image)].url;
     }
   }
   if (--task.parts_left[index] > 0 && !is_fatal) return;
   if (!is_fatal && sample.bad.ok()) {
     std::vector<qwen_vl::ImagePlan> plans;
-    for (const MeasuredImage& image : sample.images) plans.push_back(image.plan);
+    for (const MeasuredImage& each : sample.images) plans.push_back(each.plan);
     sample.tokens = qwen_vl::expanded_length(sample.text, plans);
     const std::int64_t limit = settings_.output.pack.tokens_per_pack;
     if (sample.tokens > limit) {
       std::int64_t visual = 0;
       for (const auto& plan : plans) visual += plan.n_tokens;
-      sample.bad = Status(Reason::kSeqTooLong, fmt::format("length {}, limit {}, visual {}", sample.tokens, limit, visual));
+      sample.bad =
+          Status(Reason::kSeqTooLong, fmt::format("length {}, limit {}, visual {}", sample.tokens, limit, visual));
     }
   }
   MutexLock lock(task.mu);

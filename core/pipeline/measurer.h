@@ -20,20 +20,21 @@
 
 namespace stoker {
 
-/// Finds out what planning needs to know of a window's samples, without pixels: rows are read, parsed and tokenised on the workers; sizes
-/// come from the row, from what was measured before, or from the first bytes of the object.
+/// Finds out what planning needs to know of a window's samples, without pixels: rows are read, parsed and tokenised on
+/// the workers; sizes come from the row, from what was measured before, or from the first bytes of the object.
 ///
-/// Only proof makes a sample bad here. What may work later (an outage) fails the whole window, so that plans never depend on luck.
+/// Only proof makes a sample bad here. What may work later (an outage) fails the whole window, so that plans never
+/// depend on luck.
 class Measurer {
  public:
-  Measurer(const LoaderSettings& settings, const Dataset& dataset, std::shared_ptr<const qwen_vl::QwenVl> model, Fetcher& fetcher,
-           WorkerPool& workers);
+  Measurer(const LoaderSettings& settings, const Dataset& dataset, std::shared_ptr<const qwen_vl::QwenVl> model,
+           Fetcher& fetcher, WorkerPool& workers);
 
   /// Measures positions [first, first + n) of the order. Blocks the calling thread; the work is done by others.
   /// @param priority  For workers and fetches: where the window stands in the plan.
   /// @return What ended the run (FETCH_*, OUTAGE, MANIFEST, STOPPED, INTERNAL), never a bad sample.
-  Result<std::shared_ptr<MeasuredWindow>> measure(std::uint64_t window, std::uint64_t first, std::uint64_t n, std::uint64_t priority,
-                                                  std::stop_token stop);
+  Result<std::shared_ptr<MeasuredWindow>> measure(std::uint64_t window, std::uint64_t first, std::uint64_t n,
+                                                  std::uint64_t priority, std::stop_token stop);
 
   std::int64_t n_probes() const { return probes_.get(); }            ///< ranged header reads sent
   std::int64_t n_probe_bytes() const { return probe_bytes_.get(); }  ///< bytes they brought
@@ -48,10 +49,12 @@ class Measurer {
   void measure_sample(const std::shared_ptr<Task>& task, std::size_t index);
   Status read_row(MeasuredSample& sample, std::vector<MediaRef>& media) const;
   void measure_image(const std::shared_ptr<Task>& task, std::size_t index, std::size_t image, const MediaRef& media);
-  void fetch_header(std::shared_ptr<Task> task, std::size_t index, std::size_t image, Buffer have, std::uint64_t want_end);
-  void header_arrived(const std::shared_ptr<Task>& task, std::size_t index, std::size_t image, const Buffer& have, Result<FetchedObject> got);
+  void fetch_header(std::shared_ptr<Task> task, std::size_t index, std::size_t image, Buffer have,
+                    std::uint64_t want_end);
+  void header_arrived(const std::shared_ptr<Task>& task, std::size_t index, std::size_t image, const Buffer& have,
+                      Result<FetchedObject> got);
   Status apply_size(MeasuredImage& image, Known known, bool is_from_row) const;
-  void part_done(Task& task, std::size_t index, std::string_view media, Status status);
+  void part_done(Task& task, std::size_t index, std::int32_t image, Status status);
   std::optional<Known> known_size(const std::string& url) const STOKER_EXCLUDES(mu_);
   void remember_size(const std::string& url, Known known) STOKER_EXCLUDES(mu_);
 

@@ -17,7 +17,8 @@ PackShape shape_of(const PackTask& task, const qwen_vl::QwenVl& model) {
   return shape;
 }
 
-PackJob::PackJob(PackTask task, std::shared_ptr<const qwen_vl::QwenVl> model, std::shared_ptr<Block> block, Lease encoded, Done done)
+PackJob::PackJob(PackTask task, std::shared_ptr<const qwen_vl::QwenVl> model, std::shared_ptr<Block> block,
+                 Lease encoded, Done done)
     : task_(std::move(task)),
       model_(std::move(model)),
       block_(std::move(block)),
@@ -59,9 +60,9 @@ void PackJob::write_text(std::size_t i) {
     *grid++ = image.plan.grid_h;
     *grid++ = image.plan.grid_w;
   }
-  qwen_vl::write_expanded(
-      sample.text, plans, model_->image_pad(), model_->config().merge,
-      {view_.input_ids + at.token_begin, view_.labels + at.token_begin, view_.position_ids + at.token_begin, planned_.tokens});
+  qwen_vl::write_expanded(sample.text, plans, model_->image_pad(), model_->config().merge,
+                          {view_.input_ids + at.token_begin, view_.labels + at.token_begin,
+                           view_.position_ids + at.token_begin, planned_.tokens});
   part_done();
 }
 
@@ -74,9 +75,14 @@ void PackJob::image_done(std::size_t i, std::size_t k, Status status) {
   if (!status.ok()) {
     const MeasuredSample& sample = task_.sample(i);
     MutexLock lock(mu_);
-    if (is_kept_[i]) {  // one line per sample, for the first of its images that failed
+    // One line per sample, for the first of its images, whichever failed first.
+    if (is_kept_[i]) {
       is_kept_[i] = false;
-      bad_.push_back({sample.order_index, sample.entry, sample.images[k].url, std::move(status)});
+      bad_.push_back({k, {sample.order_index, sample.entry, sample.images[k].url, std::move(status)}});
+    } else {
+      const auto line = std::find_if(bad_.begin(), bad_.end(),
+                                     [&](const Bad& b) { return b.entry.order_index == sample.order_index; });
+      if (k < line->image) *line = {k, {sample.order_index, sample.entry, sample.images[k].url, std::move(status)}};
     }
   }
   part_done();
@@ -100,7 +106,8 @@ void PackJob::finish() {
   std::int64_t target_tokens = 0;
   {
     MutexLock lock(mu_);  // nobody else is left; for the analysis
-    for (std::size_t i = 0; i < task_.members.size(); ++i) target_tokens += is_kept_[i] ? task_.sample(i).text.n_trained : 0;
+    for (std::size_t i = 0; i < task_.members.size(); ++i)
+      target_tokens += is_kept_[i] ? task_.sample(i).text.n_trained : 0;
     if (!bad_.empty()) {
       // A pack is never removed, never empty, and never loses a vision call that its plan promised.
       std::int64_t images_left = 0;
@@ -115,13 +122,19 @@ void PackJob::finish() {
       const PackShape dummy = needs_dummy ? model_->dummy_shape(needs_image) : PackShape{};
       shape = close_gaps(view_, planned_, extents_, is_kept_, dummy);
       if (needs_dummy) {
-        const SampleExtent at{shape.tokens - dummy.tokens,   shape.tokens,  shape.images - dummy.images, shape.images,
-                              shape.patches - dummy.patches, shape.patches, -1};
+        const SampleExtent at{shape.tokens - dummy.tokens,
+                              shape.tokens,
+                              shape.images - dummy.images,
+                              shape.images,
+                              shape.patches - dummy.patches,
+                              shape.patches,
+                              -1};
         model_->write_dummy(view_, at, shape.tokens);
         extents_.push_back(at);
       }
-      std::sort(bad_.begin(), bad_.end(), [](const LedgerEntry& a, const LedgerEntry& b) { return a.order_index < b.order_index; });
-      ready.found_late = std::move(bad_);
+      std::sort(bad_.begin(), bad_.end(),
+                [](const Bad& a, const Bad& b) { return a.entry.order_index < b.entry.order_index; });
+      for (Bad& b : bad_) ready.found_late.push_back(std::move(b.entry));
     }
   }
   BatchCounts counts = task_.counts;
@@ -129,7 +142,11 @@ void PackJob::finish() {
   counts.patches = shape.patches;
   counts.target_tokens = target_tokens;
   counts.is_step_target_upper_bound = !ready.found_late.empty();
-  ready.batch = {.block = block_, .shape = shape, .planned = planned_, .max_seqlen = write_boundaries(view_, extents_), .counts = counts};
+  ready.batch = {.block = block_,
+                 .shape = shape,
+                 .planned = planned_,
+                 .max_seqlen = write_boundaries(view_, extents_),
+                 .counts = counts};
   ready.n_samples_planned = static_cast<std::int64_t>(task_.members.size());
   ready.task = std::move(task_);
   encoded_.release();

@@ -17,14 +17,16 @@ namespace stoker {
 /// The shape of a planned pack.
 PackShape shape_of(const PackTask& task, const qwen_vl::QwenVl& model);
 
-/// One pack while it is being filled: parts (a sample's text, an image) arrive in any order, each writes its reserved place, and the one that
-/// comes last finishes the pack. Threads: parts may come from any number of them.
+/// One pack while it is being filled: parts (a sample's text, an image) arrive in any order, each writes its reserved
+/// place, and the one that comes last finishes the pack. Threads: parts may come from any number of them.
 class PackJob {
  public:
   using Done = std::function<void(ReadyPack)>;
 
-  /// @param block  Large enough for shape_of(task). @param encoded  The lease of the encoded objects; given back when the pack is finished.
-  PackJob(PackTask task, std::shared_ptr<const qwen_vl::QwenVl> model, std::shared_ptr<Block> block, Lease encoded, Done done);
+  /// @param block  Large enough for shape_of(task). @param encoded  The lease of the encoded objects; given back when
+  /// the pack is finished.
+  PackJob(PackTask task, std::shared_ptr<const qwen_vl::QwenVl> model, std::shared_ptr<Block> block, Lease encoded,
+          Done done);
 
   const PackTask& task() const { return task_; }
   std::int64_t n_parts() const;
@@ -39,6 +41,10 @@ class PackJob {
   void write_dummy_pack();
 
  private:
+  struct Bad {
+    std::size_t image = 0;  ///< of its sample
+    LedgerEntry entry;
+  };
   void part_done();
   void finish();
 
@@ -50,11 +56,11 @@ class PackJob {
   const PackShape planned_;
   const PackView view_;
   std::vector<SampleExtent> extents_;
-  std::vector<std::int64_t> patch_begin_;   // (images of the pack)
+  std::vector<std::int64_t> patch_begin_;  // (images of the pack)
   std::atomic<std::int64_t> parts_left_;
 
   Mutex mu_;
-  std::vector<LedgerEntry> bad_ STOKER_GUARDED_BY(mu_);
+  std::vector<Bad> bad_ STOKER_GUARDED_BY(mu_);
   std::vector<bool> is_kept_ STOKER_GUARDED_BY(mu_);
 };
 

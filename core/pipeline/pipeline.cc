@@ -35,9 +35,11 @@ void Pipeline::run_planner(std::stop_token stop) {
         return planned_.push(std::move(task), stop);
       },
       stop);
-  if (!status.ok()) return end_with(std::move(status));
+  if (status.code() == Code::kCancelled) return;
   MutexLock lock(mu_);
   n_packs_ = n_packs;
+  planning_ended_ = std::move(status);
+  left_over_ = planner_.take_planned_around();
   changed_.notify_all();
 }
 
@@ -83,10 +85,26 @@ Result<std::optional<ReadyPack>> Pipeline::take_within(std::chrono::milliseconds
     ++next_sequence_;
     return pack;
   }
-  if (!ended_.ok()) return ended_;
   if (stop_.stop_requested()) return Status(Reason::kStopped, "the loader was closed");
-  is_at_end_ = n_packs_ && *n_packs_ == next_sequence_;
+  if (n_packs_ && *n_packs_ == next_sequence_) {
+    if (!planning_ended_.ok()) return planning_ended_;
+    is_at_end_ = true;
+    return std::optional<ReadyPack>();
+  }
+  if (!ended_.ok()) return ended_;
   return std::optional<ReadyPack>();
+}
+
+std::vector<LedgerEntry> Pipeline::take_left_over() {
+  MutexLock lock(mu_);
+  if (!n_packs_ || *n_packs_ != next_sequence_) return {};
+  return std::exchange(left_over_, {});
+}
+
+bool Pipeline::waits_for_held_memory() const {
+  const std::int64_t n_admitted = preparer_.admit_clock().items.get();
+  return budget_->n_waiting() > 0 && finished_.get() == n_admitted &&
+         static_cast<std::uint64_t>(n_admitted) == next_sequence_;
 }
 
 void Pipeline::stop() {
@@ -96,12 +114,17 @@ void Pipeline::stop() {
   if (admission_thread_.joinable()) admission_thread_.join();
   fetcher_->stop();
   workers_.stop();
+  if (stopped_ns_ == 0) stopped_ns_ = clock_.now().count();
+  std::map<std::uint64_t, ReadyPack> dropped;
+  MutexLock ready_lock(mu_);
+  dropped.swap(ready_);
 }
 
 PipelineSnapshot Pipeline::snapshot() const {
   PipelineSnapshot s;
   auto seconds = [](const Counter& c) { return static_cast<double>(c.get()) * 1e-9; };
-  const auto elapsed_ns = static_cast<double>(std::max<std::int64_t>((clock_.now() - began_).count(), 1));
+  const std::int64_t until = stopped_ns_ != 0 ? stopped_ns_.load() : clock_.now().count();
+  const auto elapsed_ns = static_cast<double>(std::max<std::int64_t>(until - began_.count(), 1));
   s.elapsed_s = elapsed_ns * 1e-9;
   s.windows_planned = planner_.clock().items.get();
   s.samples_planned = planner_.n_planned();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -7,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <thread>
+#include <vector>
 
 #include "base/mutex.h"
 #include "base/result.h"
@@ -41,12 +43,13 @@ struct PipelineSnapshot {
   std::int64_t blocks_mapped = 0;
 };
 
-/// The running engine of one rank: plan -> admit -> fetch -> prepare -> ready, each on threads of its own, joined by bounded queues.
-/// Made for one start; a resume makes another. Nothing of it outlives stop(), except blocks that the trainer holds.
+/// The running engine of one rank: plan -> admit -> fetch -> prepare -> ready, each on threads of its own, joined by
+/// bounded queues. Made for one start; a resume makes another. Nothing of it outlives stop(), except blocks that the
+/// trainer holds.
 class Pipeline {
  public:
-  Pipeline(const LoaderSettings& settings, const Dataset& dataset, std::shared_ptr<const qwen_vl::QwenVl> model, std::unique_ptr<Fetcher> fetcher,
-           PlanDigests digests, PlanState start, const Clock& clock);
+  Pipeline(const LoaderSettings& settings, const Dataset& dataset, std::shared_ptr<const qwen_vl::QwenVl> model,
+           std::unique_ptr<Fetcher> fetcher, PlanDigests digests, PlanState start, const Clock& clock);
   ~Pipeline() { stop(); }
   Pipeline(const Pipeline&) = delete;
   Pipeline& operator=(const Pipeline&) = delete;
@@ -54,10 +57,16 @@ class Pipeline {
   /// The trainer wants this step: work may run up to it, and ahead of it as far as prefetch goes.
   void want_step(std::int64_t step) { gate_.want(step); }
   /// Takes the next pack in plan order.
-  /// @return A pack; nothing if none came within `timeout`; at the end of a finite order END (`is_at_end`); what ended the run.
+  /// @return A pack; nothing if none came within `timeout`, or at the end of a finite order (`is_at_end`); what ended
+  /// the run. What ends planning comes after all packs planned before, so that all ranks meet it at the same step.
   Result<std::optional<ReadyPack>> take_within(std::chrono::milliseconds timeout);
+  /// Bad samples that no pack carries; not empty only after the end, once.
+  std::vector<LedgerEntry> take_left_over() STOKER_EXCLUDES(mu_);
   /// True once take_within() has given everything of a finite order.
   bool is_at_end() const { return is_at_end_; }
+  /// Nothing moves until memory comes back, and all of it is in packs that were taken.
+  bool waits_for_held_memory() const;
+  std::size_t memory_in_use_bytes() const { return budget_->in_use_bytes(); }
   /// Ends every thread, within a second whatever the stores do. Repeatable. Threads: any.
   void stop();
 
@@ -71,6 +80,7 @@ class Pipeline {
 
   const Clock& clock_;
   const Nanos began_;
+  std::atomic<std::int64_t> stopped_ns_{0};  // when; 0: running. Written by stop()
   std::stop_source stop_;
   std::shared_ptr<MemoryBudget> budget_;
   std::shared_ptr<BlockPool> blocks_;
@@ -87,12 +97,15 @@ class Pipeline {
   std::uint64_t next_sequence_ = 0;  // the trainer thread's own
   bool is_at_end_ = false;
 
-  mutable Mutex mu_;
+  Mutex mu_;
   std::condition_variable_any changed_;
   Occupancy ready_occupancy_;
-  std::map<std::uint64_t, ReadyPack> ready_ STOKER_GUARDED_BY(mu_);  // bounded by the gate: packs of prefetch_steps + 1 steps
+  std::map<std::uint64_t, ReadyPack> ready_
+      STOKER_GUARDED_BY(mu_);  // bounded by the gate: packs of prefetch_steps + 1 steps
   Status ended_ STOKER_GUARDED_BY(mu_);
-  std::optional<std::uint64_t> n_packs_ STOKER_GUARDED_BY(mu_);  // of a finite order, once planned to its end
+  std::optional<std::uint64_t> n_packs_ STOKER_GUARDED_BY(mu_);  // planned in all, once planning has ended
+  Status planning_ended_ STOKER_GUARDED_BY(mu_);
+  std::vector<LedgerEntry> left_over_ STOKER_GUARDED_BY(mu_);
 
   Mutex stop_mu_;
   std::jthread planner_thread_;

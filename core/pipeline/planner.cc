@@ -14,7 +14,8 @@ std::vector<PlanSample> plan_samples(const MeasuredWindow& window, const CostMod
   std::vector<PlanSample> out;
   out.reserve(window.samples.size());
   for (const MeasuredSample& s : window.samples) {
-    PlanSample p{.order_index = s.order_index, .tokens = s.tokens, .target_tokens = s.text.n_trained, .usable = s.bad.ok()};
+    PlanSample p{
+        .order_index = s.order_index, .tokens = s.tokens, .target_tokens = s.text.n_trained, .usable = s.bad.ok()};
     if (p.usable) {
       p.images = static_cast<std::int32_t>(s.images.size());
       p.cost_language = cost.language(s.tokens);
@@ -33,8 +34,8 @@ std::uint64_t urgency(std::uint64_t window, std::uint64_t pack) { return (window
 
 }  // namespace
 
-Planner::Planner(const LoaderSettings& settings, const Dataset& dataset, Measurer& measurer, PlanDigests digests, StepGate& gate, PlanState start,
-                 const Clock& clock)
+Planner::Planner(const LoaderSettings& settings, const Dataset& dataset, Measurer& measurer, PlanDigests digests,
+                 StepGate& gate, PlanState start, const Clock& clock)
     : settings_(settings),
       dataset_(dataset),
       measurer_(measurer),
@@ -58,7 +59,8 @@ Status Planner::run(const Hand& hand, std::stop_token stop) {
     std::optional<StepPlan> step = steps_.next();
     if (!step) {
       if (steps_.is_at_end()) break;
-      // One window ahead of what may be prepared, so that measuring it costs the trainer no wait; none ahead without prefetch.
+      // One window ahead of what may be prepared, so that measuring it costs the trainer no wait; none ahead without
+      // prefetch.
       const std::int64_t ahead = gate_.prefetch_steps() == 0 ? 0 : steps_in_last_window_;
       {
         const Timed waiting(stage_.wait_out_ns, clock_time_);
@@ -89,6 +91,8 @@ Status Planner::add_window(std::uint64_t window, std::stop_token stop) {
   const auto per_window = static_cast<std::uint64_t>(settings_.output.window_samples);
   const std::uint64_t first = window * per_window;
   const std::uint64_t n = dataset_.order().size() ? std::min(per_window, *dataset_.order().size() - first) : per_window;
+  for (std::uint32_t i = 0; i < settings_.output.data.size(); ++i)
+    STOKER_CHECKED(dataset_.manifest(i).check_unchanged());
   auto measured = [&] {
     const Timed waiting(stage_.wait_in_ns, clock_time_);
     return measurer_.measure(window, first, n, urgency(window, 0), stop);
@@ -109,34 +113,38 @@ Status Planner::check_bad(const MeasuredWindow& window) {
     n_planned_.add(1);
     if (s.bad.ok()) continue;
     n_bad_.add(1);
-    LedgerEntry entry{.order_index = s.order_index, .entry = s.entry, .media = s.bad_media, .status = s.bad};
+    // Every rank measures; one of them writes the line.
+    if (s.order_index % static_cast<std::uint64_t>(settings_.dp_size) ==
+        static_cast<std::uint64_t>(settings_.dp_rank)) {
+      planned_around_.push_back(
+          {.order_index = s.order_index, .entry = s.entry, .media = s.bad_media, .status = s.bad});
+    }
     if (settings_.bad_samples.policy == BadSamplePolicy::kStop) {
       Status status = s.bad;
       const std::string where = dataset_.manifest(s.entry.source).describe(s.entry.row);
       return std::move(status).with(s.bad_media.empty() ? where : where + ": " + s.bad_media);
     }
-    // Every rank measures; one of them writes the line.
-    if (s.order_index % static_cast<std::uint64_t>(settings_.dp_size) == static_cast<std::uint64_t>(settings_.dp_rank)) {
-      planned_around_.push_back(std::move(entry));
-    }
   }
+  // Of the whole run, not of what was planned since a resume: a run that went on must not end because it was resumed.
   const std::int64_t bad = n_bad_.get();
-  const std::int64_t all = n_planned_.get();
+  const auto all = static_cast<std::int64_t>(window.samples.back().order_index) + 1;
   if (static_cast<double>(bad) > settings_.bad_samples.max_fraction * static_cast<double>(all)) {
     std::string first;
     for (const MeasuredSample& s : window.samples) {
       if (!s.bad.ok()) {
-        first = fmt::format("; for example {}: {}", dataset_.manifest(s.entry.source).describe(s.entry.row), s.bad.to_string());
+        first = fmt::format("; for example {}: {}", dataset_.manifest(s.entry.source).describe(s.entry.row),
+                            s.bad.to_string());
         break;
       }
     }
-    return Status(Reason::kTooManyBad, fmt::format("{} of {} samples cannot be used, bad_samples.max_fraction is {}{}", bad, all,
-                                                   settings_.bad_samples.max_fraction, first));
+    return Status(Reason::kTooManyBad, fmt::format("{} of {} samples cannot be used, bad_samples.max_fraction is {}{}",
+                                                   bad, all, settings_.bad_samples.max_fraction, first));
   }
   return {};
 }
 
-PackTask Planner::task_for(const StepPlan& step, std::uint32_t pack, std::int64_t micro_batch, std::int64_t n_micro_batches) {
+PackTask Planner::task_for(const StepPlan& step, std::uint32_t pack, std::int64_t micro_batch,
+                           std::int64_t n_micro_batches) {
   PackTask task;
   task.sequence = next_sequence_++;
   task.is_last_of_step = micro_batch + 1 == n_micro_batches;

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <stop_token>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -25,11 +26,14 @@ class Planner {
  public:
   using Hand = std::function<bool(PackTask)>;  ///< false: stop
 
-  Planner(const LoaderSettings& settings, const Dataset& dataset, Measurer& measurer, PlanDigests digests, StepGate& gate, PlanState start,
-          const Clock& clock);
+  Planner(const LoaderSettings& settings, const Dataset& dataset, Measurer& measurer, PlanDigests digests,
+          StepGate& gate, PlanState start, const Clock& clock);
 
-  /// Plans until the order ends or `stop` is requested. @return ok at the end of a finite order; what ended the run otherwise.
+  /// Plans until the order ends or `stop` is requested. @return ok at the end of a finite order; what ended the run
+  /// otherwise: the packs handed on before come first, on every rank the same.
   Status run(const Hand& hand, std::stop_token stop);
+  /// After run(): bad samples that no pack was left to carry to the ledger.
+  std::vector<LedgerEntry> take_planned_around() { return std::exchange(planned_around_, {}); }
 
   const StageClock& clock() const { return stage_; }
   std::int64_t n_planned() const { return n_planned_.get(); }
@@ -53,7 +57,8 @@ class Planner {
 
   StepPlanner steps_;  // from here on: the planner thread's own
   const PlanState start_;
-  std::map<std::uint64_t, std::shared_ptr<const MeasuredWindow>> measured_;  // windows whose packs are not all handed on
+  std::map<std::uint64_t, std::shared_ptr<const MeasuredWindow>>
+      measured_;  // windows whose packs are not all handed on
   std::vector<LedgerEntry> planned_around_;
   std::uint64_t next_sequence_ = 0;
   std::int64_t steps_in_last_window_ = 1;

@@ -7,8 +7,16 @@
 
 namespace stoker {
 
-Preparer::Preparer(const LoaderSettings& settings, std::shared_ptr<const qwen_vl::QwenVl> model, std::shared_ptr<BlockPool> blocks,
-                   Fetcher& fetcher, WorkerPool& workers, const Clock& clock, Done done, Fatal fatal)
+std::size_t largest_block(const PackSettings& pack, const qwen_vl::ProcessorConfig& config) {
+  const std::int64_t n = pack.tokens_per_pack;
+  const PackShape shape{
+      .tokens = n, .samples = n, .images = n, .patches = n * config.merge * config.merge, .patch = config.patch};
+  return BlockPool::rounded(PackLayout(shape).n_bytes);
+}
+
+Preparer::Preparer(const LoaderSettings& settings, std::shared_ptr<const qwen_vl::QwenVl> model,
+                   std::shared_ptr<BlockPool> blocks, Fetcher& fetcher, WorkerPool& workers, const Clock& clock,
+                   Done done, Fatal fatal)
     : settings_(settings),
       model_(std::move(model)),
       blocks_(std::move(blocks)),
@@ -25,11 +33,20 @@ std::size_t Preparer::encoded_estimate(const PackTask& task) const {
   for (std::size_t i = 0; i < task.members.size(); ++i) {
     for (const MeasuredImage& image : task.sample(i).images) {
       // Where no header was read the size is a guess: a byte per pixel is what a JPEG at very high quality takes.
-      const std::size_t guess = static_cast<std::size_t>(image.upright.height) * static_cast<std::size_t>(image.upright.width) + 65536;
+      const std::size_t guess =
+          static_cast<std::size_t>(image.upright.height) * static_cast<std::size_t>(image.upright.width) + 65536;
       n += image.object_bytes > 0 ? image.object_bytes : guess;
     }
   }
-  return std::min(n, settings_.speed.memory_limit_bytes / 4);
+  return std::min(n, largest_encoded());
+}
+
+std::size_t Preparer::largest_encoded() const {
+  // While the trainer holds all micro-batches of a step, one more pack must fit, or both wait for ever.
+  const std::size_t limit = settings_.speed.memory_limit_bytes;
+  const auto n_held = static_cast<std::size_t>(settings_.output.pack.packs_per_step / settings_.dp_size);
+  const std::size_t blocks = (n_held + 1) * largest_block(settings_.output.pack, model_->config());
+  return std::min(limit / 4, limit - std::min(limit, blocks));
 }
 
 Status Preparer::admit(PackTask task, std::stop_token stop) {
@@ -63,7 +80,8 @@ Status Preparer::admit(PackTask task, std::stop_token stop) {
 
 void Preparer::fetch_image(const std::shared_ptr<PackJob>& job, std::size_t i, std::size_t k, std::stop_token stop) {
   const std::uint64_t priority = job->task().priority;
-  FetchRequest request{.url = job->task().sample(i).images[k].url, .priority = priority, .if_match = "", .stop = std::move(stop)};
+  FetchRequest request{
+      .url = job->task().sample(i).images[k].url, .priority = priority, .if_match = "", .stop = std::move(stop)};
   fetcher_.submit(std::move(request), [this, job, i, k, priority](Result<FetchedObject> got) {
     if (!got.ok()) {
       Status status = std::move(got).status();
@@ -84,20 +102,25 @@ Status Preparer::decode_image(PackJob& job, std::size_t i, std::size_t k, const 
   const ImageOptions& options = settings_.output.image;
   STOKER_TRY(const Probe probed, probe(object.bytes.bytes(), object.bytes.size(), options.limits));
   if (!probed.info) return Status(Reason::kImgTruncated, "the header is not complete");
-  const qwen_vl::SizePx found{probed.info->upright_height_px(options.is_exif_applied), probed.info->upright_width_px(options.is_exif_applied)};
+  const qwen_vl::SizePx found{probed.info->upright_height_px(options.is_exif_applied),
+                              probed.info->upright_width_px(options.is_exif_applied)};
   if (found != planned.upright) {
     const bool is_swapped = found.height == planned.upright.width && found.width == planned.upright.height;
-    return Status(Reason::kMediaSizeMismatch,
-                  fmt::format("planned {}x{} (height x width, from the {}), found {}x{}{}", planned.upright.height, planned.upright.width,
-                              planned.is_size_from_row ? "row" : "header", found.height, found.width,
-                              is_swapped && planned.is_size_from_row ? "; the row's sizes look swapped or not upright: set media.sizes: ignore" : ""));
+    return Status(
+        Reason::kMediaSizeMismatch,
+        fmt::format("planned {}x{} (height x width, from the {}), found {}x{}{}", planned.upright.height,
+                    planned.upright.width, planned.is_size_from_row ? "row" : "header", found.height, found.width,
+                    is_swapped && planned.is_size_from_row
+                        ? "; the row's sizes look swapped or not upright: set media.sizes: ignore"
+                        : ""));
   }
   const PatchGeometry to{.height_px = planned.plan.height_px,
                          .width_px = planned.plan.width_px,
                          .patch = model_->config().patch,
                          .merge = model_->config().merge};
   decoded_pixels_.add(std::int64_t{found.height} * found.width);
-  return decoders_[static_cast<std::size_t>(worker)].decode(object.bytes.bytes(), *probed.info, to, options, job.patches_of(i, k));
+  return decoders_[static_cast<std::size_t>(worker)].decode(object.bytes.bytes(), *probed.info, to, options,
+                                                            job.patches_of(i, k));
 }
 
 }  // namespace stoker

@@ -16,6 +16,9 @@
 
 namespace stoker {
 
+/// The most that one pack's block can take: every token visual.
+std::size_t largest_block(const PackSettings& pack, const qwen_vl::ProcessorConfig& config);
+
 /// Turns planned packs into finished ones: leases memory in plan order, fetches, decodes into the pack's block.
 /// Threads: admit() from one; the rest happens on workers and source threads.
 class Preparer {
@@ -23,9 +26,11 @@ class Preparer {
   using Done = PackJob::Done;
   using Fatal = std::function<void(Status)>;
 
-  /// @param done   Gets every finished pack, out of order. @param fatal  Gets what ends the run (OUTAGE, FETCH_*, INTERNAL), perhaps more than once.
-  Preparer(const LoaderSettings& settings, std::shared_ptr<const qwen_vl::QwenVl> model, std::shared_ptr<BlockPool> blocks, Fetcher& fetcher,
-           WorkerPool& workers, const Clock& clock, Done done, Fatal fatal);
+  /// @param done   Gets every finished pack, out of order. @param fatal  Gets what ends the run (OUTAGE, FETCH_*,
+  /// INTERNAL), perhaps more than once.
+  Preparer(const LoaderSettings& settings, std::shared_ptr<const qwen_vl::QwenVl> model,
+           std::shared_ptr<BlockPool> blocks, Fetcher& fetcher, WorkerPool& workers, const Clock& clock, Done done,
+           Fatal fatal);
 
   /// Waits for the pack's memory, then starts its work. @return BUDGET, MEMORY_LIMIT, or STOPPED.
   Status admit(PackTask task, std::stop_token stop);
@@ -37,6 +42,7 @@ class Preparer {
   void fetch_image(const std::shared_ptr<PackJob>& job, std::size_t i, std::size_t k, std::stop_token stop);
   Status decode_image(PackJob& job, std::size_t i, std::size_t k, const FetchedObject& object, int worker);
   std::size_t encoded_estimate(const PackTask& task) const;
+  std::size_t largest_encoded() const;
 
   const LoaderSettings& settings_;
   const std::shared_ptr<const qwen_vl::QwenVl> model_;
