@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -57,11 +58,13 @@ class Batches:
             yield [self._convert(batch) for batch in step]
 
     def _convert(self, batch: Batch) -> TorchBatch:
+        began = time.perf_counter()
         host = self._gather(batch)
         tensors = self._finish(host) if self._copy is None else self._copy(host, self._finish)
         # On a device nothing may hold on to the engine's block, or its memory would last as long as the trainer's
         # reference.
         layout = batch.layout if self._is_on_host else _copied(batch.layout)
+        self._loader.add_wait(time.perf_counter() - began)  # the trainer's own thread did this
         return TorchBatch(inputs={**tensors, "use_cache": False}, layout=layout, counts=batch.counts)
 
     def _finish(self, tensors: dict[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -18,13 +17,11 @@ class SideStreamCopy:
     """Copies tensors and works on them on a stream of its own, so that the device goes on computing meanwhile.
 
     The host never waits for the device: the stream that uses the tensors is told to wait for the copy. How long it
-    really stood still is read later from a pair of events and counted, with the host's time for pinning, as time that
-    the trainer waited.
+    really stood still is read later from a pair of events, and counted as time that the trainer waited.
 
     Lifetimes: a pinned buffer may be dropped at once, since torch's host allocator holds it back until the copy out of
-        it is done. The
-    results belong to the side stream's memory and are used on another, which `record_stream` tells the device's
-    allocator. What lies between is used and given back on the side stream alone.
+    it is done. The results belong to the side stream's memory and are used on another, which `record_stream` tells the
+    device's allocator. What lies between is used and given back on the side stream alone.
 
     Threads: one, the trainer's.
 
@@ -43,7 +40,6 @@ class SideStreamCopy:
 
     def __call__(self, host: Tensors, finish: Callable[[Tensors], Tensors]) -> Tensors:
         """Copies `host` over and gives back what `finish` makes of the copies, ready for the current stream."""
-        began = time.perf_counter()
         with self._cuda.stream(self._stream):
             tensors = finish({name: t.pin_memory().to(self._device, non_blocking=True) for name, t in host.items()})
             done = self._stream.record_event()
@@ -55,7 +51,6 @@ class SideStreamCopy:
         for tensor in tensors.values():
             tensor.record_stream(user)
         self._stalls.append((before, after))
-        self._add_wait(time.perf_counter() - began)
         self._count_stalls()
         return tensors
 
