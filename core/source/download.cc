@@ -74,7 +74,7 @@ struct Part {
   Result<FetchedObject> wait(std::stop_token stop) STOKER_EXCLUDES(mu) {
     MutexLock lock(mu);
     while (!result && !stop.stop_requested()) {
-      arrived.wait(lock, stop, [&] { return result.has_value(); });
+      arrived.wait(lock, stop, [&]() STOKER_NO_ANALYSIS { return result.has_value(); });
     }
     if (!result) return Status(Reason::kStopped, "no longer wanted");
     return *std::move(result);

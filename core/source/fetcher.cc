@@ -349,7 +349,7 @@ Result<FetchedObject> Fetcher::fetch(FetchRequest request, std::stop_token stop)
   });
   MutexLock lock(waiting->mu);
   while (!waiting->result && !stop.stop_requested()) {
-    waiting->arrived.wait(lock, stop, [&] { return waiting->result.has_value(); });
+    waiting->arrived.wait(lock, stop, [&]() STOKER_NO_ANALYSIS { return waiting->result.has_value(); });
   }
   if (waiting->result) return *std::move(waiting->result);
   waiting->cancel.request_stop();
