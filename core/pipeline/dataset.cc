@@ -27,8 +27,8 @@ std::string read_small_file(const fs::path& path) {
 }
 
 /// A local, seekable copy of a remote manifest; made again only when the object's tag or size changed.
-Result<std::string> mirror(const std::string& url, const LoaderSettings& settings, Fetcher& fetcher, std::stop_token stop,
-                           const std::function<void(std::string_view)>& on_progress) {
+Result<std::string> mirror(const std::string& url, const LoaderSettings& settings, Fetcher& fetcher,
+                           std::stop_token stop, const std::function<void(std::string_view)>& on_progress) {
   const fs::path folder = fs::path(settings.index_dir) / "mirror";
   std::error_code error;
   fs::create_directories(folder, error);
@@ -37,7 +37,9 @@ Result<std::string> mirror(const std::string& url, const LoaderSettings& setting
   const fs::path tag_file = file.string() + ".etag";
   STOKER_TRY(const FetchedObject head, fetcher.fetch({.url = url, .length = 1, .if_match = "", .stop = stop}, stop));
   const std::string tag = fmt::format("{} {}", head.total_bytes, head.etag);
-  if (!head.etag.empty() && read_small_file(tag_file) == tag && fs::file_size(file, error) == head.total_bytes && !error) return file.string();
+  if (!head.etag.empty() && read_small_file(tag_file) == tag && fs::file_size(file, error) == head.total_bytes &&
+      !error)
+    return file.string();
   STOKER_CHECKED(download(fetcher, url, file.string(), stop, [&](std::uint64_t done, std::uint64_t total) {
     on_progress(fmt::format("mirroring {}: {} of {} bytes", url, done, total));
   }));
@@ -66,7 +68,8 @@ Result<Dataset> Dataset::open(const LoaderSettings& settings, Fetcher& fetcher, 
       }
       path = std::move(local).value();
     }
-    ManifestOptions options{.index_dir = settings.index_dir, .on_progress = [&](std::uint64_t done, std::uint64_t total) {
+    ManifestOptions options{.index_dir = settings.index_dir,
+                            .on_progress = [&](std::uint64_t done, std::uint64_t total) {
                               on_progress(fmt::format("scanning {}: {} of {} bytes", data.manifest, done, total));
                             }};
     STOKER_TRY(Manifest manifest, Manifest::open(path, options, stop));
@@ -75,7 +78,8 @@ Result<Dataset> Dataset::open(const LoaderSettings& settings, Fetcher& fetcher, 
     names.push_back(data.manifest);
     roots.push_back(data.media_root.empty() ? folder_of(data.manifest) : data.media_root);
   }
-  STOKER_TRY(Order order, Order::make(std::move(sources), settings.output.seed, settings.output.shuffle, settings.output.epochs));
+  STOKER_TRY(Order order,
+             Order::make(std::move(sources), settings.output.seed, settings.output.shuffle, settings.output.epochs));
   return Dataset(std::move(manifests), std::move(names), std::move(roots), std::move(order));
 }
 

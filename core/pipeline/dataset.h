@@ -18,8 +18,8 @@ namespace stoker {
 /// The manifests of a run, opened, and the order over their rows. Immutable once open. Threads: any.
 class Dataset {
  public:
-  /// Opens every manifest; one on S3 is first mirrored into the index directory, where a mirror with the same ETag is used again.
-  /// `on_progress` gets a line now and then. @return MANIFEST, INDEX_DIR, NO_DATA, FETCH_*, STOPPED.
+  /// Opens every manifest; one on S3 is first mirrored into the index directory, where a mirror with the same ETag is
+  /// used again. `on_progress` gets a line now and then. @return MANIFEST, INDEX_DIR, NO_DATA, FETCH_*, STOPPED.
   static Result<Dataset> open(const LoaderSettings& settings, Fetcher& fetcher, std::stop_token stop,
                               const std::function<void(std::string_view)>& on_progress);
 
@@ -32,8 +32,12 @@ class Dataset {
   std::string fingerprint() const;
 
  private:
-  Dataset(std::vector<Manifest> manifests, std::vector<std::string> names, std::vector<std::string> media_roots, Order order)
-      : manifests_(std::move(manifests)), names_(std::move(names)), media_roots_(std::move(media_roots)), order_(std::move(order)) {}
+  Dataset(std::vector<Manifest> manifests, std::vector<std::string> names, std::vector<std::string> media_roots,
+          Order order)
+      : manifests_(std::move(manifests)),
+        names_(std::move(names)),
+        media_roots_(std::move(media_roots)),
+        order_(std::move(order)) {}
 
   std::vector<Manifest> manifests_;
   std::vector<std::string> names_;
