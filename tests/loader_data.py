@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import random
 import shutil
@@ -148,12 +149,7 @@ def digests(settings: Settings, n_steps: int | None = None, *, dp_rank: int = 0,
 
 def taken(loader: Loader, n: int) -> list[Batch]:
     """The next n micro-batches, fewer at the end."""
-    out = []
-    for batch in loader:
-        out.append(batch)
-        if len(out) == n:
-            break
-    return out
+    return list(itertools.islice(loader, n))
 
 
 def ledger(settings: Settings) -> list[dict[str, Any]]:

@@ -170,7 +170,7 @@ def test_too_many_bad_ends_all_ranks_at_the_same_step(tmp_path: Path) -> None:
     n_batches = set()
     for rank, speed in ((0, {"prefetch_steps": 8}), (1, {"prefetch_steps": 0})):
         with Loader(settings.replace(speed=speed), dp_rank=rank, dp_size=2) as loader:
-            batches = []
+            batches: list[Batch] = []
             with pytest.raises(InvalidArgumentError, match=r"16 of 64 .*max_fraction is 0.2.*rows.jsonl:49") as error:
                 batches.extend(iter(loader.__next__, None))
             assert error.value.code == "TOO_MANY_BAD"

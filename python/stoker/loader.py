@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
+import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -61,6 +62,8 @@ class Loader:
         self._is_opened = False
         self._is_exhausted = False
         self._core = _core.CoreLoader.create(_core_settings(settings, dp_rank, dp_size))
+        # Also before the interpreter ends: another thread may wait in next(), and must be out of the engine by then.
+        self._end = weakref.finalize(self, self._core.close)
 
     # --- iterating
 
@@ -162,7 +165,7 @@ class Loader:
 
     def close(self) -> None:
         """Ends every thread; batches that were handed out stay valid. Repeatable. Dropping the loader does it too."""
-        self._core.close()
+        self._end()
         _pass_log_on()
 
     def __enter__(self) -> Self:
@@ -172,11 +175,6 @@ class Loader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def __del__(self) -> None:
-        core = getattr(self, "_core", None)
-        if core is not None:
-            core.close()
 
     def __getstate__(self) -> object:
         raise InvalidArgumentError("a loader cannot be pickled: make one in each process, from the settings", "FORKED")
