@@ -132,7 +132,7 @@ def ladder(
             steps=steps,
             n_ranks=ranks,
             model=RankModel(n_gpus=gpus_per_rank),
-            facts={"settings": str(run)},
+            facts=lambda: {"settings": str(run)},
         )
         _climb(plan, console, output or run.parent / "ladder", as_json=as_json)
 

@@ -22,6 +22,9 @@ __all__ = ["DemoOptions", "StorageServerError", "default_folder", "demo_settings
 _BUCKET = "demo"
 _PREFIX = "chat/"
 _TOKENS_PER_PACK = 16384
+_WINDOW_SAMPLES = (
+    512  # below the rows of the data set, so that the lowest rung does not read every header before it starts
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +56,7 @@ def demo_settings(*, manifest: str, packs_per_step: int, seed: int, storage: dic
         "data": [{"manifest": manifest}],
         "model": str(find_testdata() / "qwen3-vl"),
         "seed": seed,
+        "window_samples": _WINDOW_SAMPLES,
         "pack": {"tokens_per_pack": _TOKENS_PER_PACK, "packs_per_step": packs_per_step},
         "storage": storage,
     }
@@ -80,6 +84,7 @@ def served_plan(options: DemoOptions, *, say: Any) -> Iterator[Plan]:
             prefix=_PREFIX,
             progress=lambda done, total: say("putting objects", done, total),
         )
+        server.reset_stats()
         manifest = f"s3://{_BUCKET}/{_PREFIX}{dataset.manifest.name}"
         settings = Settings.from_dict(
             demo_settings(
@@ -96,7 +101,10 @@ def served_plan(options: DemoOptions, *, say: Any) -> Iterator[Plan]:
             steps=options.steps,
             n_ranks=options.n_ranks,
             model=RankModel(n_gpus=options.gpus_per_rank),
-            facts={"data": _data_facts(dataset), "storage": _storage_facts(behaviour)},
+            facts=lambda: {
+                "data": _data_facts(dataset),
+                "storage": {**_storage_facts(behaviour), **_seen_by(server)},
+            },
         )
 
 
@@ -113,3 +121,13 @@ def _data_facts(dataset: Dataset) -> dict[str, Any]:
 def _storage_facts(behaviour: Behaviour) -> dict[str, Any]:
     latency = {} if behaviour.latency is None else asdict(behaviour.latency)
     return {"what": "stoker.testing on loopback, latency per request drawn, never blocking others", **latency}
+
+
+def _seen_by(server: StorageServer) -> dict[str, Any]:
+    stats = server.stats()
+    return {
+        "requests": stats["methods"],
+        "most_in_flight": stats["max_in_flight"],
+        "megabytes_sent": round(stats["body_bytes_sent"] / 1e6, 1),
+        "cpu_s": round(stats["cpu_s"], 1),
+    }

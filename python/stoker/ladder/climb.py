@@ -80,8 +80,8 @@ class Plan:
     n_ranks: int = 2
     model: RankModel = field(default_factory=RankModel)
     step_timeout_s: float = 180.0
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    """Said in the result: what the data and the storage are."""
+    facts: Callable[[], Mapping[str, Any]] = dict
+    """Asked at the end, for the result: what the data and the storage are, and what they saw."""
 
     def __post_init__(self) -> None:
         rungs_from(self.rungs)
@@ -178,7 +178,7 @@ def _facts(plan: Plan) -> dict[str, Any]:
             "architecture": platform.machine(),
             "python": platform.python_version(),
         },
-        **plan.facts,
+        **plan.facts(),
     }
 
 
