@@ -93,7 +93,7 @@ test-cpp: $(STAMPS)/build $(STAMPS)/test  ## C++ tests, as shipped
 test-python: $(STAMPS)/build $(STAMPS)/test  ## Python tests, golden comparisons, documentation
 	$(BIN)/python -m pytest
 
-test-asan: $(STAMPS)/test  ## C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
+test-asan: $(STAMPS)/test  ## C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer, each fuzz target for a second
 	cmake --preset asan --log-level=WARNING
 	cmake --build --preset asan
 	ctest --preset asan
@@ -103,16 +103,16 @@ test-tsan: $(STAMPS)/test  ## C++ tests of what runs in threads, under ThreadSan
 	cmake --build --preset tsan
 	ctest --preset tsan
 
-test-clang: $(STAMPS)/test  ## everything with Clang and -Wthread-safety; each fuzz target for a second
+test-clang: $(STAMPS)/test  ## everything with Clang and -Wthread-safety
 	cmake --preset clang --log-level=WARNING -D STOKER_PYTHON=ON -D Python_EXECUTABLE=$(CURDIR)/$(BIN)/python
 	cmake --build --preset clang
 	ctest --preset clang
 
 soak: $(STAMPS)/build $(STAMPS)/test  ## long proofs: minutes each
 	STOKER_SOAK=1 $(BIN)/python -m pytest -m soak --timeout 1800
-	cmake --preset clang --log-level=WARNING -D STOKER_PYTHON=ON -D Python_EXECUTABLE=$(CURDIR)/$(BIN)/python
-	cmake --build --preset clang
-	STOKER_FUZZ_SECONDS=60 ctest --preset clang
+	cmake --preset asan --log-level=WARNING
+	cmake --build --preset asan
+	STOKER_FUZZ_SECONDS=60 ctest --preset asan -L fuzz
 
 bench: $(STAMPS)/build $(STAMPS)/test  ## benchmarks; BENCH=pixels for one group
 	cmake --preset release -D Python_EXECUTABLE=$(CURDIR)/$(BIN)/python --log-level=WARNING
