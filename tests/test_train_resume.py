@@ -27,7 +27,7 @@ def settings_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Sixteen rows with a small picture or none, and few words to learn, so that a step is quick."""
     folder = tmp_path_factory.mktemp("data")
     rng = np.random.default_rng(8)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for i in range(16):
         answer = {"from": "gpt", "value": f"Number {i}."}
         if i % 4 == 3:
