@@ -179,7 +179,7 @@ def script(settings: Settings, body: str) -> subprocess.Popen[str]:
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     return subprocess.Popen(
-        [sys.executable, "-X", "dev", "-c", text],
+        [sys.executable, "-c", text],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -226,7 +226,7 @@ def test_ctrl_c_in_a_blocked_next(
         ("taken(loader, 1); 1 / 0", 1),
         ("steps = loader.steps(); next(steps)", 0),
         (
-            "t = threading.Thread(target=lambda: [b for b in loader], daemon=True); t.start(); taken(Loader(settings), 2)",
+            "threading.Thread(target=list, args=(loader,), daemon=True).start(); taken(Loader(settings), 2)",
             0,
         ),
     ],

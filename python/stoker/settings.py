@@ -220,17 +220,29 @@ class Settings:
                 source.weight == 1.0,
                 f"data: weight {source.weight} is not served by this version: manifests are concatenated",
             )
-        _require(self.pack.tokens_per_pack >= 16, "pack.tokens_per_pack must be at least 16")
-        _require(self.pack.packs_per_step >= 1, "pack.packs_per_step must be at least 1")
-        _require(self.epochs is None or self.epochs >= 1, "epochs must be at least 1, or left out")
-        _require(self.window_samples >= 1, "window_samples must be at least 1")
+        _require(16 <= self.pack.tokens_per_pack < 2**24, "pack.tokens_per_pack must be from 16 to 2**24 - 1")
+        _require(1 <= self.pack.packs_per_step < 2**20, "pack.packs_per_step must be from 1 to 2**20 - 1")
+        _require(self.epochs is None or 1 <= self.epochs < 2**31, "epochs must be from 1 to 2**31 - 1, or left out")
+        _require(1 <= self.window_samples <= 2**22, "window_samples must be from 1 to 2**22")
         _require(0 <= self.seed < 2**64, "seed must be from 0 to 2**64 - 1")
         _require(0.0 <= self.bad_samples.max_fraction <= 1.0, "bad_samples.max_fraction must be from 0 to 1")
-        for name, least in (("cpu_threads", 1), ("fetch_concurrency", 1), ("prefetch_steps", 0), ("ranks_per_node", 1)):
+        _require(self.media.max_pixels >= 1, "media.max_pixels must be at least 1")
+        _require(self.media.max_scans >= 1, "media.max_scans must be at least 1")
+        _require(self.outage_limit_s >= 0.0, "outage_limit_s must be 0 or more")
+        for name, least, most in _SPEED_LIMITS:
             value = getattr(self.speed, name)
-            _require(value == "auto" or value >= least, f"speed.{name} must be `auto` or at least {least}")
-        _require(parse_bytes(self.speed.memory_limit) > 0, "speed.memory_limit must be more than 0")
+            _require(value == "auto" or least <= value <= most, f"speed.{name} must be from {least} to {most}")
+        _require(0 < parse_bytes(self.speed.memory_limit) < 2**48, "speed.memory_limit must be from 1 byte to 256 TiB")
         return self
+
+
+_SPEED_LIMITS = (
+    ("cpu_threads", 1, 1024),
+    ("fetch_threads", 1, 64),
+    ("fetch_concurrency", 1, 16384),
+    ("prefetch_steps", 0, 1024),
+    ("ranks_per_node", 1, 4096),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,8 +258,9 @@ class ResolvedSpeed:
 
 def resolve_speed(speed: Speed, *, usable_cpus: int) -> ResolvedSpeed:
     """Divides what belongs to the node by the ranks on it."""
-    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if speed.ranks_per_node == "auto" else speed.ranks_per_node
-    ranks = max(ranks, 1)
+    said = os.environ.get("LOCAL_WORLD_SIZE", "")
+    on_node = int(said) if said.isdecimal() and int(said) > 0 else 1
+    ranks = on_node if speed.ranks_per_node == "auto" else speed.ranks_per_node
     return ResolvedSpeed(
         cpu_threads=math.ceil(usable_cpus / ranks) if speed.cpu_threads == "auto" else speed.cpu_threads,
         fetch_threads=speed.fetch_threads,
