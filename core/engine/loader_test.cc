@@ -1,0 +1,312 @@
+#include "engine/loader.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <latch>
+#include <set>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "data/pack.h"
+#include "media/encode_for_test.h"
+
+namespace stoker {
+namespace {
+
+namespace fs = std::filesystem;
+using std::chrono::milliseconds;
+
+constexpr int kMergesKept = 500;
+
+/// The test model's tokenizer with its first merges only: the whole takes seconds to open under a sanitizer. By lines
+/// of the file.
+std::string cut_tokenizer(const fs::path& file) {
+  std::ifstream in(file);
+  std::ostringstream out;
+  enum class In { kHead, kVocab, kMerges } where = In::kHead;
+  int n_lines = 0;
+  const int n_vocab = 256 + kMergesKept;
+  int n_added = 0;
+  for (std::string line; std::getline(in, line);) {
+    if (line == "    }," || line == "    ]") where = In::kHead;
+    if (where == In::kVocab) {
+      ++n_lines;
+      if (n_lines == n_vocab && line.back() == ',') line.pop_back();
+      if (n_lines > n_vocab) continue;
+    } else if (where == In::kMerges) {
+      ++n_lines;
+      if (n_lines == 4 * kMergesKept) line = "      ]";
+      if (n_lines > 4 * kMergesKept) continue;
+    } else if (line.find("\"vocab\": {") != std::string::npos) {
+      where = In::kVocab;
+      n_lines = 0;
+    } else if (line.find("\"merges\": [") != std::string::npos) {
+      where = In::kMerges;
+      n_lines = 0;
+    } else if (where == In::kHead && line.starts_with("      \"id\": ")) {
+      line = "      \"id\": " + std::to_string(n_vocab + n_added++) + ",";
+    }
+    out << line << '\n';
+  }
+  return out.str();
+}
+
+void write_file(const fs::path& path, std::string_view bytes) { std::ofstream(path, std::ios::binary) << bytes; }
+
+void write_file(const fs::path& path, const std::vector<std::byte>& bytes) {
+  write_file(path, std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+}
+
+class LoaderTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = fs::temp_directory_path() / ("stoker-loader-test-" + std::to_string(getpid()));
+    fs::remove_all(folder_);
+    fs::create_directories(folder_ / "model");
+    for (const char* name :
+         {"preprocessor_config.json", "chat_template.jinja", "config.json", "tokenizer_config.json"}) {
+      fs::copy_file(fs::path(STOKER_TESTDATA) / "qwen3-vl" / name, folder_ / "model" / name);
+    }
+    write_file(folder_ / "model" / "tokenizer.json",
+               cut_tokenizer(fs::path(STOKER_TESTDATA) / "qwen3-vl" / "tokenizer.json"));
+    std::string rows;
+    for (int n = 0; n < kRows; ++n) {
+      const auto picture = stoker::testing::picture(256, n % 2 == 0 ? 256 : 288, static_cast<unsigned>(n));
+      auto file = n % 4 == 1 ? stoker::testing::encode_png(picture, false)
+                             : stoker::testing::encode_jpeg(picture, {.is_progressive = n % 4 == 2});
+      const bool is_late_bad = n == 5 || n == 10;
+      if (is_late_bad) file.resize(file.size() / 2);
+      write_file(folder_ / (std::to_string(n) + ".img"), file);
+      const std::string size =
+          is_late_bad || n % 3 == 0 ? R"(, "height": 256, "width": )" + std::to_string(n % 2 == 0 ? 256 : 288) : "";
+      rows += R"({"messages": [{"role": "user", "content": [{"type": "image", "image": ")" + std::to_string(n) +
+              R"(.img")" + size + R"(}, {"type": "text", "text": "What?"}]}, {"role": "assistant", "content": "Row )" +
+              std::to_string(n) + "\"}]}\n";
+    }
+    rows += "{broken\n";
+    write_file(folder_ / "rows.jsonl", rows);
+  }
+  static void TearDownTestSuite() { fs::remove_all(folder_); }
+
+  static LoaderSettings settings() {
+    LoaderSettings s;
+    s.output.data = {{.manifest = (folder_ / "rows.jsonl").string(), .media_root = ""}};
+    s.output.model = (folder_ / "model").string();
+    s.output.seed = 5;
+    s.output.window_samples = 6;
+    s.output.pack = {.tokens_per_pack = 224, .packs_per_step = 2};
+    s.speed = {.cpu_threads = 2, .fetch_concurrency = 4, .prefetch_steps = 2, .memory_limit_bytes = 64U << 20};
+    s.bad_samples.max_fraction = 1.0;
+    s.bad_samples.ledger = (folder_ / "ledger.jsonl").string();
+    s.outage_limit_s = 5;
+    s.index_dir = (folder_ / "index").string();
+    fs::remove(s.bad_samples.ledger);
+    return s;
+  }
+
+  static std::unique_ptr<Loader> opened(LoaderSettings s, const Clock& clock = Clock::real()) {
+    auto loader = Loader::create(std::move(s), clock);
+    EXPECT_TRUE(loader.ok()) << loader.status().to_string();
+    for (;;) {
+      const auto is_open = (*loader)->open_within(milliseconds(1000));
+      EXPECT_TRUE(is_open.ok()) << is_open.status().to_string();
+      if (!is_open.ok() || *is_open) return std::move(loader).value();
+    }
+  }
+
+  /// The next batch, or nothing at the end.
+  static std::optional<Batch> next(Loader& loader) {
+    for (;;) {
+      auto batch = loader.next_within(milliseconds(1000));
+      EXPECT_TRUE(batch.ok()) << batch.status().to_string();
+      if (!batch.ok() || *batch || loader.is_at_end()) return batch.ok() ? std::move(*batch) : std::nullopt;
+    }
+  }
+
+  static std::vector<std::string> digests(Loader& loader, std::size_t n) {
+    std::vector<std::string> out;
+    while (out.size() < n) {
+      const auto batch = next(loader);
+      if (!batch) break;
+      out.push_back(digest_of(*batch));
+    }
+    return out;
+  }
+
+  static std::set<int> lines_of_ledger() {
+    std::ifstream in(folder_ / "ledger.jsonl");
+    std::set<int> out;
+    for (std::string line; std::getline(in, line);) out.insert(std::stoi(line.substr(line.find("\"line\": ") + 8)));
+    return out;
+  }
+
+  static constexpr int kRows = 14;
+  static inline fs::path folder_;
+};
+
+TEST_F(LoaderTest, ThreadsAndPrefetchChangeNoBatch) {
+  std::vector<std::string> expected;
+  for (const auto& [threads, ahead] : {std::pair{1, 0}, {2, 1}, {8, 3}}) {
+    LoaderSettings s = settings();
+    s.speed.cpu_threads = threads;
+    s.speed.prefetch_steps = ahead;
+    const auto loader = opened(s);
+    const auto found = digests(*loader, 12);
+    ASSERT_EQ(found.size(), 12U);
+    if (expected.empty()) expected = found;
+    EXPECT_EQ(found, expected) << threads << " threads, " << ahead << " steps ahead";
+  }
+  EXPECT_GT(std::set<std::string>(expected.begin(), expected.end()).size(), 8U);
+}
+
+TEST_F(LoaderTest, ResumesFromEveryStep) {
+  const auto whole = opened(settings());
+  std::vector<LoaderState> states;
+  std::vector<std::string> expected;
+  for (int step = 0; step < 5; ++step) {
+    states.push_back(*whole->state());
+    for (const auto& d : digests(*whole, 2)) expected.push_back(d);
+  }
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    const auto loader = opened(settings());
+    ASSERT_TRUE(loader->load_state(states[i]).ok());
+    const std::vector<std::string> tail(expected.begin() + static_cast<std::ptrdiff_t>(2 * i), expected.end());
+    EXPECT_EQ(digests(*loader, tail.size()), tail) << "from step " << i;
+    EXPECT_EQ(loader->load_state(states[i]).reason(), Reason::kState);
+  }
+}
+
+TEST_F(LoaderTest, AFiniteOrderGivesEveryGoodRowOnceAndALineForEveryBadOne) {
+  LoaderSettings s = settings();
+  s.output.epochs = 1;
+  s.output.shuffle = Shuffle::kNone;
+  const auto loader = opened(s);
+  std::multiset<std::int64_t> ids;
+  while (const auto batch = next(*loader)) {
+    const auto* sample = batch->array<std::int64_t>(batch->layout().sample_ids);
+    for (std::int64_t i = 0; i < batch->shape.samples; ++i) {
+      if (sample[i] >= 0) ids.insert(sample[i]);
+    }
+    const auto* ends = batch->array<std::int32_t>(batch->layout().cu_seqlens);
+    EXPECT_EQ(ends[batch->shape.samples], batch->shape.tokens);
+  }
+  EXPECT_EQ(ids, (std::multiset<std::int64_t>{0, 1, 2, 3, 4, 6, 7, 8, 9, 11, 12, 13}));
+  EXPECT_EQ(lines_of_ledger(), (std::set<int>{6, 11, 15}));
+  const LoaderReport report = loader->report();
+  EXPECT_EQ(report.samples, 12);
+  EXPECT_EQ(report.bad.at(Reason::kImgTruncated), 2);
+  EXPECT_EQ(report.bad.at(Reason::kJsonSyntax), 1);
+  EXPECT_TRUE(loader->next_within(milliseconds(0)).ok());
+  EXPECT_TRUE(loader->is_at_end());
+}
+
+TEST_F(LoaderTest, EndsAnywhere) {
+  for (std::size_t n_taken = 0; n_taken < 8; ++n_taken) {
+    const auto loader = opened(settings());
+    EXPECT_EQ(digests(*loader, n_taken).size(), n_taken);
+  }
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(Loader::create(settings()).ok());  // while it opens
+}
+
+TEST_F(LoaderTest, AnotherThreadMayCloseAndAskForTheReport) {
+  for (int round = 0; round < 4; ++round) {
+    const auto loader = opened(settings());
+    std::latch running(1);
+    std::jthread trainer([&] {
+      for (;;) {
+        const auto batch = loader->next_within(milliseconds(20));
+        running.count_down(running.try_wait() ? 0 : 1);
+        if (!batch.ok()) {
+          EXPECT_TRUE(batch.status().reason() == Reason::kStopped || batch.status().reason() == Reason::kClosed)
+              << batch.status().to_string();
+          return;
+        }
+      }
+    });
+    running.wait();
+    for (int i = 0; i < 20; ++i) EXPECT_GE(loader->report().batches, 0);
+    std::jthread other([&] { loader->close(); });
+    loader->close();
+    other.join();
+    trainer.join();
+    EXPECT_EQ(loader->next_within(milliseconds(0)).status().reason(), Reason::kClosed);
+    EXPECT_TRUE(loader->report().pipeline.has_value());
+  }
+}
+
+TEST_F(LoaderTest, BatchesOutliveTheLoader) {
+  std::vector<Batch> held;
+  std::vector<std::string> expected;
+  {
+    const auto loader = opened(settings());
+    for (int i = 0; i < 6; ++i) {
+      held.push_back(*next(*loader));
+      expected.push_back(digest_of(held.back()));
+    }
+  }
+  std::jthread elsewhere([&] {  // the last reference may die on any thread
+    for (std::size_t i = 0; i < held.size(); ++i) EXPECT_EQ(digest_of(held[i]), expected[i]);
+    held.clear();
+  });
+}
+
+TEST_F(LoaderTest, ATrainerThatHoldsEverythingIsTold) {
+  LoaderSettings s = settings();
+  s.speed.memory_limit_bytes = 4U << 20;
+  s.outage_limit_s = 0;
+  const auto loader = opened(s);
+  std::vector<Batch> held;
+  for (;;) {
+    auto batch = loader->next_within(milliseconds(200));
+    if (!batch.ok()) {
+      EXPECT_EQ(batch.status().reason(), Reason::kMemoryLimit);
+      break;
+    }
+    if (*batch) held.push_back(std::move(**batch));
+    ASSERT_LT(held.size(), 100U);
+  }
+  EXPECT_GE(held.size(), 2U);
+  EXPECT_LE(loader->report().pipeline->memory_peak_bytes, s.speed.memory_limit_bytes);
+}
+
+TEST_F(LoaderTest, TheWaitIsMeasuredByTheGivenClock) {
+  FakeClock clock;
+  LoaderSettings s = settings();
+  const auto loader = opened(s, clock);
+  for (int step = 0; step < 4; ++step) {
+    for (int k = 0; k < 2; ++k) {
+      ASSERT_TRUE(next(*loader));
+      clock.advance(milliseconds(50));
+      loader->add_wait(0.005);
+    }
+  }
+  const WaitTotals wait = loader->report().wait;
+  EXPECT_EQ(wait.n_steps, 2);  // the first apart, the last not over
+  EXPECT_NEAR(wait.step_s, 0.2, 1e-9);
+  EXPECT_NEAR(wait.wait_ratio(), 0.1, 1e-9);
+}
+
+TEST_F(LoaderTest, RefusesSettingsThatCannotWork) {
+  auto reason = [](auto change) {
+    LoaderSettings s = settings();
+    change(s);
+    return Loader::create(std::move(s)).status().reason();
+  };
+  EXPECT_EQ(reason([](LoaderSettings& s) { s.output.data.clear(); }), Reason::kSettings);
+  EXPECT_EQ(reason([](LoaderSettings& s) { s.dp_rank = 2; }), Reason::kSettings);
+  EXPECT_EQ(reason([](LoaderSettings& s) { s.dp_size = 3; }), Reason::kSettings);
+  EXPECT_EQ(reason([](LoaderSettings& s) { s.speed.cpu_threads = 0; }), Reason::kSettings);
+  EXPECT_EQ(reason([](LoaderSettings& s) { s.speed.fetch_threads = 0; }), Reason::kSettings);
+  EXPECT_EQ(reason([](LoaderSettings& s) { s.outage_limit_s = -1; }), Reason::kSettings);
+  EXPECT_EQ(differing_setting("a=1 b=2", "a=1 b=3"), "b");
+  EXPECT_EQ(differing_setting("a=1", "a=1 c=2"), "c");
+  EXPECT_EQ(differing_setting("a=1", "a=1"), "");
+}
+
+}  // namespace
+}  // namespace stoker
