@@ -89,7 +89,7 @@ def test_guarded_content_equals_a_reference_that_does_not_know_the_guarded_token
     ours, without = _core.Tokenizer(FILE), Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     texts = Texts(12, without)
     n_literals = 0
-    for _ in range(500):
+    for _ in range(800):
         text = texts.next()
         raw = text.encode()
         ids, _, literals = ours.counts(raw, [(0, len(raw))])
