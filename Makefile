@@ -21,6 +21,9 @@ TORCH_INDEX ?=
 BENCH ?=
 # CMake reads it when a build folder is made; each compile is then looked up before it is run.
 export CMAKE_CXX_COMPILER_LAUNCHER := $(shell command -v ccache)
+# Paths below the checkout do not count, so a clone next door finds what this one compiled.
+export CCACHE_BASEDIR := $(CURDIR)
+export CCACHE_NOHASHDIR := 1
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 export CTEST_PARALLEL_LEVEL := $(JOBS)
 
