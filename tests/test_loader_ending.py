@@ -291,7 +291,10 @@ for made in (loader, None):  # made outside, made in the worker
         next(kept[-1])
     except Exception as error:
         print(type(error).__name__, "FORKED" in str(error), flush=True)
-os._exit(0)  # torch waits five seconds for a worker that has failed
+signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+for batches in kept:  # torch would wait five seconds for each
+    batches._workers[0].kill()
+os._exit(0)
 """
 
 
