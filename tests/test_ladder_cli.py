@@ -14,10 +14,6 @@ from typing import Any
 import pytest
 from stoker.testing.processes import left_in_group
 
-needs_engine = pytest.mark.skipif(
-    not list(Path(__file__).parents[1].glob("python/stoker/_core*.so")) and "STOKER_INSTALLED" not in os.environ,
-    reason="the extension is not built",
-)
 # Small, so that a test takes seconds: one GPU per rank, few samples.
 SMALL = ["--samples", "48", "--gpus-per-rank", "1", "--steps", "2"]
 
@@ -73,7 +69,6 @@ def test_mistakes_are_said_in_a_line_or_two(arguments: list[str], said: str, tmp
     assert "Traceback" not in errors
 
 
-@needs_engine
 def test_the_demo_prints_one_json_object(tmp_path: Path) -> None:
     code, output, errors = run(
         "demo", "--json", "--folder", str(tmp_path), "--rungs", "serial,concurrent,prefetch", *SMALL
@@ -89,7 +84,6 @@ def test_the_demo_prints_one_json_object(tmp_path: Path) -> None:
     assert "prefetch: step 2/2" in errors
 
 
-@needs_engine
 def test_the_ladder_takes_a_runs_own_settings(tmp_path: Path) -> None:
     from stoker.demo import find_testdata, make_dataset
 
@@ -115,7 +109,6 @@ def test_the_ladder_takes_a_runs_own_settings(tmp_path: Path) -> None:
     assert "Traceback" not in errors
 
 
-@needs_engine
 @pytest.mark.parametrize("moment", ["putting objects", "serial: step 0"])
 def test_an_interrupt_ends_everything_soon(tmp_path: Path, moment: str) -> None:
     process = start("demo", "--folder", str(tmp_path), "--rungs", "serial,prefetch", *SMALL)

@@ -168,7 +168,8 @@ def test_different_batches_are_noticed(tmp_path: Path) -> None:
     assert "different batches" in write_report(result, tmp_path)["html"].read_text()
 
 
-def test_the_live_table_follows() -> None:
+def test_the_live_table_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")  # whatever runs the tests may have a dumb one
     printed = io.StringIO()
     steps = plan(rungs=("serial",), steps=2)
     with Display(Console(file=printed, width=160, force_terminal=True), steps) as display:
