@@ -1,10 +1,12 @@
 #include "pipeline/dataset.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <utility>
 
 #include "base/hash.h"
@@ -21,30 +23,35 @@ std::string folder_of(const std::string& url) {
   return slash == std::string::npos ? std::string() : url.substr(0, slash);
 }
 
-std::string read_small_file(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-}
-
-/// A local, seekable copy of a remote manifest; made again only when the object's tag or size changed.
+/// A local, seekable copy of a remote manifest, named after what it is a copy of: address, size and ETag. A copy is
+/// never replaced once it has its name, since other ranks read from it; whoever comes second takes the first one's.
+/// Without an ETag nobody can tell whether a copy is still true, so each process makes its own.
 Result<std::string> mirror(const std::string& url, const LoaderSettings& settings, Fetcher& fetcher,
                            std::stop_token stop, const std::function<void(std::string_view)>& on_progress) {
   const fs::path folder = fs::path(settings.index_dir) / "mirror";
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) return Status(Reason::kIndexDir, fmt::format("cannot make {}: {}", folder.string(), error.message()));
-  const fs::path file = folder / (sha256_hex(settings.storage.endpoint + "\n" + url).substr(0, 32) + ".jsonl");
-  const fs::path tag_file = file.string() + ".etag";
   STOKER_TRY(const FetchedObject head, fetcher.fetch({.url = url, .length = 1, .if_match = "", .stop = stop}, stop));
-  const std::string tag = fmt::format("{} {}", head.total_bytes, head.etag);
-  if (!head.etag.empty() && read_small_file(tag_file) == tag && fs::file_size(file, error) == head.total_bytes &&
-      !error)
-    return file.string();
-  STOKER_CHECKED(download(fetcher, url, file.string(), stop, [&](std::uint64_t done, std::uint64_t total) {
+  const std::string what = fmt::format("{}\n{}\n{} {}", settings.storage.endpoint, url, head.total_bytes, head.etag);
+  const std::string name = sha256_hex(what).substr(0, 32);
+  const fs::path shared = folder / (name + ".jsonl");
+  // Unique among processes of several nodes and loaders of one process.
+  const fs::path own =
+      folder / fmt::format("{}-{}-{:x}.jsonl", name, getpid(), reinterpret_cast<std::uintptr_t>(&fetcher));
+  const bool is_shared = !head.etag.empty();
+  if (is_shared && fs::file_size(shared, error) == head.total_bytes && !error) return shared.string();
+  STOKER_CHECKED(download(fetcher, url, own.string(), stop, [&](std::uint64_t done, std::uint64_t total) {
     on_progress(fmt::format("mirroring {}: {} of {} bytes", url, done, total));
   }));
-  std::ofstream(tag_file, std::ios::binary) << tag;
-  return file.string();
+  if (!is_shared) return own.string();
+  const int linked = link(own.c_str(), shared.c_str());
+  const int why = errno;
+  unlink(own.c_str());
+  if (linked != 0 && why != EEXIST) {
+    return Status(Reason::kIndexDir, fmt::format("cannot make {}: {}", shared.string(), std::strerror(why)));
+  }
+  return shared.string();
 }
 
 }  // namespace
