@@ -259,9 +259,11 @@ void Fetcher::Impl::Lane::retry_or_fail(std::unique_ptr<Job> job, Outcome outcom
       std::chrono::duration_cast<Nanos>(std::chrono::duration<double>(std::min(impl_.settings_.outage_limit_s, 1e9)));
   const Nanos end = *job->failing_since + limit;
   if (now >= end) {
-    impl_.answer(std::move(job), Status(Reason::kOutage, fmt::format("gave up after {:.3g} s and {} tries; last: {}",
-                                                                     to_seconds(now - *job->failing_since),
-                                                                     job->n_tries, outcome.status.to_string())));
+    // Before the job is moved from: compilers differ in which argument they evaluate first.
+    Status gave_up(Reason::kOutage,
+                   fmt::format("gave up after {:.3g} s and {} tries; last: {}", to_seconds(now - *job->failing_since),
+                               job->n_tries, outcome.status.to_string()));
+    impl_.answer(std::move(job), std::move(gave_up));
     return;
   }
   impl_.n_retries_.add(1);
