@@ -27,5 +27,6 @@ void bind_source(nanobind::module_& m);
 void bind_manifest(nanobind::module_& m);
 void bind_plan(nanobind::module_& m);
 void bind_loader(nanobind::module_& m);
+void bind_model(nanobind::module_& m);
 
 }  // namespace stoker

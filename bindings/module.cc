@@ -18,6 +18,9 @@ NB_MODULE(_core, m) {
 #ifdef STOKER_BIND_PLAN
   stoker::bind_plan(m);
 #endif
+#ifdef STOKER_BIND_MODEL
+  stoker::bind_model(m);
+#endif
 #ifdef STOKER_BIND_LOADER
   stoker::bind_loader(m);
 #endif

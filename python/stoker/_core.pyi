@@ -202,6 +202,21 @@ def check_data_size(*, rows_per_pass: int, packs_per_step: int, is_finite: bool)
 def cost_of(tokens: int, patches_per_image: Sequence[int]) -> tuple[int, int]:
     """(language, vision) in thousands of FLOPs, for Qwen3-VL-8B."""
 
+def smart_resize(height: int, width: int, factor: int, min_pixels: int, max_pixels: int) -> tuple[int, int]:
+    """
+    (height, width) that an upright image is resized to; BadSampleError IMG_ASPECT beyond 200 to 1.
+    """
+
+def image_positions(ids: Sequence[int], grids: Sequence[tuple[int, int]], pad: int, merge: int) -> list[list[int]]:
+    """
+    Position rows text, t, h, w of a sample: `ids` before expansion, `grids` (h, w) in patches of each pad.
+    """
+
+def encode_rows(model: str, rows: Sequence[bytes]) -> list[tuple[list[int], list[int], str]]:
+    """
+    (ids, trained, code) of each JSONL line before its placeholders are expanded, content tokens raw; code is empty for a row that can be used.
+    """
+
 class LoaderSettings:
     def __init__(self) -> None: ...
 

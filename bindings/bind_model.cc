@@ -1,0 +1,76 @@
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "bind.h"
+#include "manifest/row.h"
+#include "model/qwen_vl/expand.h"
+#include "model/qwen_vl/qwen_vl.h"
+#include "model/qwen_vl/smart_resize.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace stoker {
+namespace {
+
+/// The four position rows of a sample whose ids are 0 for text and `pad` for an image.
+std::vector<std::vector<std::int64_t>> positions_of(const std::vector<std::int32_t>& ids,
+                                                    const std::vector<std::tuple<int, int>>& grids, int pad,
+                                                    int merge) {
+  qwen_vl::SampleText text{.ids = ids, .is_trained = std::vector<std::uint8_t>(ids.size(), 0)};
+  std::vector<qwen_vl::ImagePlan> images;
+  for (const auto& [h, w] : grids) images.push_back({.grid_h = h, .grid_w = w, .n_tokens = h * w / (merge * merge)});
+  const auto n = static_cast<std::size_t>(qwen_vl::expanded_length(text, images));
+  std::vector<std::int64_t> out_ids(n), labels(n), positions(4 * n);
+  qwen_vl::write_expanded(text, images, pad, merge,
+                          {out_ids.data(), labels.data(), positions.data(), static_cast<std::int64_t>(n)});
+  std::vector<std::vector<std::int64_t>> rows;
+  for (std::size_t r = 0; r < 4; ++r)
+    rows.emplace_back(positions.begin() + static_cast<std::ptrdiff_t>(r * n),
+                      positions.begin() + static_cast<std::ptrdiff_t>((r + 1) * n));
+  return rows;
+}
+
+}  // namespace
+
+void bind_model(nb::module_& m) {
+  m.def(
+      "smart_resize",
+      [](int height, int width, int factor, std::int64_t min_pixels, std::int64_t max_pixels) {
+        const auto size = value_or_throw(qwen_vl::smart_resize({height, width}, factor, {min_pixels, max_pixels}));
+        return std::make_tuple(size.height, size.width);
+      },
+      "height"_a, "width"_a, "factor"_a, "min_pixels"_a, "max_pixels"_a,
+      "(height, width) that an upright image is resized to; BadSampleError IMG_ASPECT beyond 200 to 1.");
+  m.def("image_positions", &positions_of, "ids"_a, "grids"_a, "pad"_a, "merge"_a,
+        "Position rows text, t, h, w of a sample: `ids` before expansion, `grids` (h, w) in patches of each pad.");
+  m.def(
+      "encode_rows",
+      [](const std::string& folder, const std::vector<nb::bytes>& rows) {
+        const auto model = value_or_throw(qwen_vl::QwenVl::load(folder, qwen_vl::ContentTokens::kRaw));
+        std::vector<std::tuple<std::vector<std::int32_t>, std::vector<std::uint8_t>, std::string>> out;
+        for (const nb::bytes& row : rows) {
+          auto sample = parse_row({row.c_str(), row.size()});
+          auto text = sample.ok() ? model->encode(*sample) : Result<qwen_vl::SampleText>(sample.status());
+          if (text.ok()) {
+            out.emplace_back(text->ids, text->is_trained, "");
+          } else {
+            out.emplace_back(std::vector<std::int32_t>(), std::vector<std::uint8_t>(), name_of(text.status().reason()));
+          }
+        }
+        return out;
+      },
+      "model"_a, "rows"_a,
+      "(ids, trained, code) of each JSONL line before its placeholders are expanded, content tokens raw; code is empty "
+      "for a row that can be used.");
+}
+
+}  // namespace stoker
