@@ -10,6 +10,7 @@
 #include "bind.h"
 
 namespace nb = nanobind;
+using namespace nb::literals;
 
 namespace stoker {
 namespace {
@@ -67,6 +68,8 @@ void bind_status(nb::module_& m) {
         return rows;
       },
       "Every code that an error or a ledger line can carry: [(name, action, sentence)].");
+  m.def("set_leak_warnings", &nb::set_leak_warnings, "is_on"_a,
+        "Whether objects of this module that outlive the interpreter are reported on stderr.");
 }
 
 }  // namespace stoker

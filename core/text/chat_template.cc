@@ -42,8 +42,9 @@ class Qwen3VlRenderer {
         case Role::kTool:
           write_tool(i);
           break;
-        case Role::kSystem:
-          break;  // the first is in the head; later ones are not rendered
+        case Role::kSystem:  // the first is in the head; later ones are not rendered
+        case Role::kDeveloper:
+          break;
       }
     }
     if (options_.add_generation_prompt) begin("assistant\n", RenderedTurn::kNoTurn);

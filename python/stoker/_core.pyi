@@ -11,6 +11,11 @@ def reasons() -> list[tuple[str, str, str]]:
     Every code that an error or a ledger line can carry: [(name, action, sentence)].
     """
 
+def set_leak_warnings(is_on: bool) -> None:
+    """
+    Whether objects of this module that outlive the interpreter are reported on stderr.
+    """
+
 class Tokenizer:
     """The byte-level BPE tokenizer of a tokenizer.json."""
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import logging
 import sys
+import threading
 import warnings
 import weakref
 from collections.abc import Iterator, Mapping
@@ -64,6 +67,7 @@ class Loader:
         self._core = _core.CoreLoader.create(_core_settings(settings, dp_rank, dp_size))
         # Also before the interpreter ends: another thread may wait in next(), and must be out of the engine by then.
         self._end = weakref.finalize(self, self._core.close)
+        _watch_exit()
 
     # --- iterating
 
@@ -269,6 +273,17 @@ def _state_from_dict(values: Mapping[str, Any]) -> _core.LoaderState:
 def _pass_log_on() -> None:
     for level, text in _core.drain_log():
         _log.log(_LEVELS[level], "%s", text)
+
+
+@functools.cache
+def _watch_exit() -> None:
+    atexit.register(_expect_what_daemons_hold)
+
+
+def _expect_what_daemons_hold() -> None:
+    # The interpreter never unwinds a daemon thread, so what one holds outlives it. Reported, that reads like a bug of ours.
+    if any(thread.daemon for thread in threading.enumerate()):
+        _core.set_leak_warnings(False)
 
 
 def _refuse_dataloader_worker() -> None:
