@@ -127,8 +127,9 @@ bench: $(STAMPS)/build $(STAMPS)/test  ## benchmarks; BENCH=pixels for one group
 stubs: $(STAMPS)/build  ## python/stoker/_core.pyi from the extension
 	$(BIN)/python tools/make_stubs.py
 
-docs: $(STAMPS)/build  ## docs/errors.md from the engine's own list
+docs: $(STAMPS)/build  ## docs/errors.md from the engine's own list, docs/robustness.md from the tests' case markers
 	$(BIN)/python tools/errors_doc.py
+	$(BIN)/python tools/robustness_doc.py
 
 format: $(STAMPS)/test  ## format C++ and Python
 	clang-format-14 -i $(CXX_FILES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,21 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 # A shell's background job starts with SIGINT ignored and hands that on; then no child of a test would hear Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test that holds a case (see tools/robustness_doc.py) names one that exists, and really runs."""
+    sys.path.insert(0, str(ROOT / "tools"))
+    from case_catalogue import CATALOGUE
+
+    for item in items:
+        for mark in item.iter_markers("case"):
+            if len(mark.args) != 2 or mark.kwargs or mark.args[0] not in CATALOGUE:
+                raise pytest.UsageError(
+                    f"{item.nodeid}: no such case: {mark.args}; they are in tools/case_catalogue.py"
+                )
+            if any(item.iter_markers("xfail")):
+                raise pytest.UsageError(f"{item.nodeid}: a test that may fail proves no case")
 
 
 @pytest.fixture(scope="session")
