@@ -24,6 +24,15 @@ std::span<const std::byte> span_of(const nb::bytes& data) {
   return {reinterpret_cast<const std::byte*>(data.c_str()), data.size()};
 }
 
+Resizer resizer_of(const std::string& name) {
+  if (name == "aten") return Resizer::kAten;
+  if (name == "pillow13") return Resizer::kPillow13;
+  if (name == "pillow12.2") return Resizer::kPillow12_2;
+  if (name == "pillow") return Resizer::kPillow;
+  if (name == "float") return Resizer::kFloat;
+  throw nb::value_error("resizer must be aten, pillow13, pillow12.2, pillow or float");
+}
+
 ImageOptions options_of(bool exif, const std::string& alpha, const std::string& grey16, std::int64_t max_pixels,
                         int max_scans) {
   ImageOptions options;
@@ -113,26 +122,31 @@ void bind_media(nb::module_& m) {
       "Decodes a JPEG or PNG to a (height, width, 3) uint8 array.");
   m.def(
       "resize",
-      [](const Pixels& pixels, std::pair<int, int> size) {
+      [](const Pixels& pixels, std::pair<int, int> size, const std::string& resizer) {
         const RgbImage image = image_of(pixels);
+        const Resizer chosen = resizer_of(resizer);
         auto resized = [&] {
           const nb::gil_scoped_release unlocked;
-          return resize_rgb(image, size.first, size.second);
+          return resize_rgb(image, size.first, size.second, chosen);
         }();
         return array_of(value_or_throw(std::move(resized)));
       },
-      nb::arg("pixels").noconvert(), nb::arg("size"),
-      "Bicubic resize of a (height, width, 3) uint8 array to (height, width), as the torchvision backend does it.");
+      nb::arg("pixels").noconvert(), nb::arg("size"), nb::kw_only(), nb::arg("resizer") = "aten",
+      "Bicubic resize of a (height, width, 3) uint8 array to (height, width): 'aten' (torchvision backend), "
+      "'pillow13', "
+      "'pillow12.2', 'pillow' (before 12.2) or 'float'.");
   m.def(
       "image_patches",
       [](const nb::bytes& data, std::pair<int, int> target, int patch, int merge, bool exif, const std::string& alpha,
-         const std::string& grey16, std::int64_t max_pixels, int max_scans) {
+         const std::string& grey16, const std::string& resizer, std::int64_t max_pixels, int max_scans) {
         const PatchGeometry to = geometry_of(target, patch, merge);
+        const Resizer chosen = resizer_of(resizer);
         Array patches = empty_patches(to);
         auto* out = static_cast<std::uint8_t*>(patches.data());
         check_or_throw([&]() -> Status {
           const nb::gil_scoped_release unlocked;
-          const ImageOptions options = options_of(exif, alpha, grey16, max_pixels, max_scans);
+          ImageOptions options = options_of(exif, alpha, grey16, max_pixels, max_scans);
+          options.resizer = chosen;
           const auto file = span_of(data);
           STOKER_TRY(const Probe found, probe(file, file.size(), options.limits));
           if (!found.info) return {Reason::kImgTruncated, "ends inside the header"};
@@ -141,22 +155,24 @@ void bind_media(nb::module_& m) {
         return patches;
       },
       nb::arg("data"), nb::arg("target"), nb::arg("patch") = 16, nb::arg("merge") = 2, nb::kw_only(),
-      nb::arg("exif") = true, nb::arg("alpha") = "white", nb::arg("grey16") = "scale",
+      nb::arg("exif") = true, nb::arg("alpha") = "white", nb::arg("grey16") = "scale", nb::arg("resizer") = "aten",
       nb::arg("max_pixels") = ImageLimits().max_pixels, nb::arg("max_scans") = ImageLimits().max_scans,
       "An encoded picture as (n_patches, 3, patch, patch) uint8 patches of the upright target size (height, width).");
   m.def(
       "image_patches",
-      [](const Pixels& pixels, std::pair<int, int> target, int patch, int merge) {
+      [](const Pixels& pixels, std::pair<int, int> target, int patch, int merge, const std::string& resizer) {
         const PatchGeometry to = geometry_of(target, patch, merge);
+        const Resizer chosen = resizer_of(resizer);
         Array patches = empty_patches(to);
         const RgbImage image = image_of(pixels);
         check_or_throw([&]() -> Status {
           const nb::gil_scoped_release unlocked;
-          return PatchDecoder().patches_of(image, to, static_cast<std::uint8_t*>(patches.data()));
+          return PatchDecoder().patches_of(image, to, chosen, static_cast<std::uint8_t*>(patches.data()));
         }());
         return patches;
       },
-      nb::arg("pixels").noconvert(), nb::arg("target"), nb::arg("patch") = 16, nb::arg("merge") = 2);
+      nb::arg("pixels").noconvert(), nb::arg("target"), nb::arg("patch") = 16, nb::arg("merge") = 2, nb::kw_only(),
+      nb::arg("resizer") = "aten");
 }
 
 }  // namespace stoker

@@ -30,11 +30,17 @@ Status check_geometry(const PatchGeometry& to) {
           fmt::format("{}x{} is no grid of patches of {} merged by {}", to.width_px, to.height_px, to.patch, to.merge)};
 }
 
+Status check_resizer(Resizer resizer) {
+  if (resizer == Resizer::kAten) return {};
+  return {Reason::kInternal, "this resizer is not built yet"};
+}
+
 /// Everything one thread needs to bring pictures into any target; kept between pictures.
 class Pipeline {
  public:
   Status run(std::span<const std::byte> file, const ImageInfo& info, const ImageOptions& options, int height, int width,
              RowTarget& target) {
+    STOKER_CHECKED(check_resizer(options.resizer));
     const int orientation = options.is_exif_applied ? info.orientation : 1;
     if (orientation >= kFirstTransposed) {
       transposer_.start(info.height_px, info.width_px, orientation);
@@ -51,7 +57,8 @@ class Pipeline {
     return {};
   }
 
-  Status run(const RgbImage& image, int height, int width, RowTarget& target) {
+  Status run(const RgbImage& image, Resizer resizer, int height, int width, RowTarget& target) {
+    STOKER_CHECKED(check_resizer(resizer));
     resampler_.start(image.height_px, image.width_px, height, width, {}, target);
     const auto n = static_cast<std::size_t>(image.width_px);
     const std::size_t stride = round_up(n, 64) + kRowSlackBytes;
@@ -116,10 +123,11 @@ Status PatchDecoder::decode(std::span<const std::byte> file, const ImageInfo& in
   return impl_->pipeline.run(file, info, options, to.height_px, to.width_px, impl_->target);
 }
 
-Status PatchDecoder::patches_of(const RgbImage& image, const PatchGeometry& to, std::uint8_t* patches) {
+Status PatchDecoder::patches_of(const RgbImage& image, const PatchGeometry& to, Resizer resizer,
+                                std::uint8_t* patches) {
   STOKER_CHECKED(check_geometry(to));
   impl_->target.start(to, patches);
-  return impl_->pipeline.run(image, to.height_px, to.width_px, impl_->target);
+  return impl_->pipeline.run(image, resizer, to.height_px, to.width_px, impl_->target);
 }
 
 Result<RgbImage> decode_rgb(std::span<const std::byte> file, const ImageOptions& options) {
@@ -135,7 +143,7 @@ Result<RgbImage> decode_rgb(std::span<const std::byte> file, const ImageOptions&
   return image;
 }
 
-Result<RgbImage> resize_rgb(const RgbImage& image, int height_px, int width_px) {
+Result<RgbImage> resize_rgb(const RgbImage& image, int height_px, int width_px, Resizer resizer) {
   if (image.height_px < 1 || image.width_px < 1 || height_px < 1 || width_px < 1)
     return Status(Reason::kInternal, "a side is not positive");
   RgbImage resized;
@@ -144,7 +152,7 @@ Result<RgbImage> resize_rgb(const RgbImage& image, int height_px, int width_px) 
   resized.pixels.resize(static_cast<std::size_t>(height_px) * static_cast<std::size_t>(width_px) * 3);
   ImageTarget target(resized);
   Pipeline pipeline;
-  STOKER_CHECKED(pipeline.run(image, height_px, width_px, target));
+  STOKER_CHECKED(pipeline.run(image, resizer, height_px, width_px, target));
   return resized;
 }
 

@@ -48,9 +48,22 @@ enum class Grey16Rule : std::uint8_t {
   kClip,   ///< min(v, 255) for grey without alpha, the high byte for all others (what Pillow's convert("RGB") does)
 };
 
+/// Whose bicubic resize (a = -0.5, antialiased) is followed bit for bit. They differ in arithmetic and in which axis
+/// goes first, which shows because the picture between the two passes is rounded to 8 bits (except kFloat's).
+enum class Resizer : std::uint8_t {
+  kAten,      ///< torch's uint8 kernel (torchvision backend): int16 weights, horizontal pass first
+  kPillow13,  ///< Pillow 13: 22-bit weights; vertical first when the height loses more than twice what the width loses
+  kPillow12_2,  ///< Pillow 12.2 and 12.3: vertical first only when a picture more than 100 times as high as wide
+                ///< shrinks
+  kPillow,      ///< Pillow up to 12.1: horizontal first
+  kFloat,       ///< torch's float kernel, clamped and rounded to 8 bits at the end (frames of a clip in qwen-vl-utils);
+                ///< equal in at least 99.99 % of samples, because torch's own builds differ in how they round sums
+};
+
 /// Decides pixels: part of a run's fingerprint.
 struct ImageOptions {
   bool is_exif_applied = true;
+  Resizer resizer = Resizer::kAten;
   AlphaRule alpha = AlphaRule::kWhite;
   Grey16Rule grey16 = Grey16Rule::kScale;
   ImageLimits limits;
@@ -91,8 +104,8 @@ struct PatchGeometry {
   }
 };
 
-/// Turns encoded pictures into uint8 patches with the pixels of the torchvision backend: decode, orientation, bicubic
-/// resize (ATen uint8, antialiased, horizontal pass first), patch order of the Qwen-VL processors. Rows flow through in
+/// Turns encoded pictures into uint8 patches with the pixels of the reference: decode, orientation, bicubic resize as
+/// `ImageOptions::resizer` says, patch order of the Qwen-VL processors. Rows flow through in
 /// strips; what it needs is kept between calls, so that in steady state it neither allocates nor faults a page of its
 /// own. Threads: one decoder per thread.
 class PatchDecoder {
@@ -113,7 +126,7 @@ class PatchDecoder {
                 const ImageOptions& options, std::uint8_t* patches);
 
   /// The same for a picture in memory, (height, width, 3) uint8, upright.
-  Status patches_of(const RgbImage& image, const PatchGeometry& to, std::uint8_t* patches);
+  Status patches_of(const RgbImage& image, const PatchGeometry& to, Resizer resizer, std::uint8_t* patches);
 
  private:
   struct Impl;
@@ -123,8 +136,8 @@ class PatchDecoder {
 /// A whole picture, upright when `options.is_exif_applied`. For inspection and tests.
 Result<RgbImage> decode_rgb(std::span<const std::byte> file, const ImageOptions& options);
 
-/// Bicubic resize as ATen does it on uint8 with antialiasing. For inspection and tests.
+/// Bicubic resize of an upright picture. For frames, inspection and tests.
 /// @return kInternal if a side is not positive.
-Result<RgbImage> resize_rgb(const RgbImage& image, int height_px, int width_px);
+Result<RgbImage> resize_rgb(const RgbImage& image, int height_px, int width_px, Resizer resizer);
 
 }  // namespace stoker

@@ -154,7 +154,7 @@ TEST_P(OnEveryTarget, ResizesAsTheFormulasSay) {
     const RgbImage image = picture(side(i % 3 == 0 ? 300 : 60), side(i % 4 == 0 ? 400 : 60), static_cast<unsigned>(i));
     const int height = i % 5 == 0 ? image.height_px : side(90);
     const int width = i % 7 == 0 ? image.width_px : side(90);
-    const auto resized = resize_rgb(image, height, width);
+    const auto resized = resize_rgb(image, height, width, Resizer::kAten);
     ASSERT_TRUE(resized.ok());
     ASSERT_EQ(resized->pixels, plain_resize(image, height, width).pixels)
         << image.width_px << "x" << image.height_px << " to " << width << "x" << height;

@@ -76,19 +76,19 @@ def probe_image(prefix: bytes, total_bytes: int = 0, *, max_pixels: int = 178956
 def decode_image(data: bytes, *, exif: bool = True, alpha: str = 'white', grey16: str = 'scale', max_pixels: int = 178956970, max_scans: int = 500) -> NDArray[numpy.uint8]:
     """Decodes a JPEG or PNG to a (height, width, 3) uint8 array."""
 
-def resize(pixels: Annotated[NDArray[numpy.uint8], dict(shape=(None, None, 3), order='C', device='cpu', writable=False)], size: tuple[int, int]) -> NDArray[numpy.uint8]:
+def resize(pixels: Annotated[NDArray[numpy.uint8], dict(shape=(None, None, 3), order='C', device='cpu', writable=False)], size: tuple[int, int], *, resizer: str = 'aten') -> NDArray[numpy.uint8]:
     """
-    Bicubic resize of a (height, width, 3) uint8 array to (height, width), as the torchvision backend does it.
+    Bicubic resize of a (height, width, 3) uint8 array to (height, width): 'aten' (torchvision backend), 'pillow13', 'pillow12.2', 'pillow' (before 12.2) or 'float'.
     """
 
 @overload
-def image_patches(data: bytes, target: tuple[int, int], patch: int = 16, merge: int = 2, *, exif: bool = True, alpha: str = 'white', grey16: str = 'scale', max_pixels: int = 178956970, max_scans: int = 500) -> NDArray[numpy.uint8]:
+def image_patches(data: bytes, target: tuple[int, int], patch: int = 16, merge: int = 2, *, exif: bool = True, alpha: str = 'white', grey16: str = 'scale', resizer: str = 'aten', max_pixels: int = 178956970, max_scans: int = 500) -> NDArray[numpy.uint8]:
     """
     An encoded picture as (n_patches, 3, patch, patch) uint8 patches of the upright target size (height, width).
     """
 
 @overload
-def image_patches(pixels: Annotated[NDArray[numpy.uint8], dict(shape=(None, None, 3), order='C', device='cpu', writable=False)], target: tuple[int, int], patch: int = 16, merge: int = 2) -> NDArray[numpy.uint8]: ...
+def image_patches(pixels: Annotated[NDArray[numpy.uint8], dict(shape=(None, None, 3), order='C', device='cpu', writable=False)], target: tuple[int, int], patch: int = 16, merge: int = 2, *, resizer: str = 'aten') -> NDArray[numpy.uint8]: ...
 
 def fetch(url: str, *, offset: int = 0, length: int | None = None, storage: dict = {}, outage_limit_s: float = 600.0, environ: Mapping[str, str] | None = None) -> tuple:
     """
