@@ -1,12 +1,10 @@
 #include "pipeline/measurer.h"
 
-#include <fmt/format.h>
-
 #include <condition_variable>
 #include <cstring>
 #include <utility>
 
-#include "source/url.h"
+#include "pipeline/sample_steps.h"
 
 namespace stoker {
 namespace {
@@ -72,25 +70,16 @@ void Measurer::measure_sample(const std::shared_ptr<Task>& task, std::size_t ind
 Status Measurer::read_row(MeasuredSample& sample, std::vector<MediaRef>& media) const {
   thread_local std::string buffer;
   STOKER_TRY(const std::string_view line, dataset_.manifest(sample.entry.source).read(sample.entry.row, buffer));
-  STOKER_TRY(Sample row, parse_row(line));
-  STOKER_TRY(sample.text, model_->encode(row));
+  Sample row;
+  STOKER_CHECKED(read_sample(line, dataset_.media_root(sample.entry.source), settings_.output, *model_, sample, row));
   media = std::move(row.media);
-  sample.images.resize(media.size());
-  for (std::size_t k = 0; k < media.size(); ++k) {
-    auto url = resolve_media(media[k].reference, dataset_.media_root(sample.entry.source));
-    if (!url.ok()) {
-      sample.bad_media = media[k].reference;
-      return std::move(url).status();
-    }
-    sample.images[k].url = std::move(url).value();
-  }
   return {};
 }
 
 void Measurer::measure_image(const std::shared_ptr<Task>& task, std::size_t index, std::size_t image,
                              const MediaRef& media) {
   MeasuredImage& measured = task->window->samples[index].images[image];
-  if (settings_.output.row_sizes == RowSizes::kTrust && media.height_px > 0 && media.width_px > 0) {
+  if (is_size_trusted(settings_.output, media)) {
     part_done(*task, index, static_cast<std::int32_t>(image),
               apply_size(measured, {{media.height_px, media.width_px}, 0}, true));
   } else if (const auto known = known_size(measured.url)) {
@@ -134,19 +123,15 @@ void Measurer::header_arrived(const std::shared_ptr<Task>& task, std::size_t ind
     }
     return fetch_header(task, index, image, std::move(prefix), probed->need_end);
   }
-  const bool is_exif_applied = settings_.output.image.is_exif_applied;
-  const Known known{{probed->info->upright_height_px(is_exif_applied), probed->info->upright_width_px(is_exif_applied)},
-                    got->total_bytes};
+  const Known known{upright_size(*probed->info, settings_.output.image), got->total_bytes};
   remember_size(measured.url, known);
   part_done(*task, index, static_cast<std::int32_t>(image), apply_size(measured, known, false));
 }
 
 Status Measurer::apply_size(MeasuredImage& image, Known known, bool is_from_row) const {
-  image.upright = known.upright;
   image.object_bytes = known.object_bytes;
   image.is_size_from_row = is_from_row;
-  STOKER_TRY(image.plan, model_->plan_image(known.upright));
-  return {};
+  return plan_measured(settings_.output, *model_, known.upright, image);
 }
 
 void Measurer::part_done(Task& task, std::size_t index, std::int32_t image, Status status) {
@@ -166,16 +151,7 @@ void Measurer::part_done(Task& task, std::size_t index, std::int32_t image, Stat
   }
   if (--task.parts_left[index] > 0 && !is_fatal) return;
   if (!is_fatal && sample.bad.ok()) {
-    std::vector<qwen_vl::ImagePlan> plans;
-    for (const MeasuredImage& each : sample.images) plans.push_back(each.plan);
-    sample.tokens = qwen_vl::expanded_length(sample.text, plans);
-    const std::int64_t limit = settings_.output.pack.tokens_per_pack;
-    if (sample.tokens > limit) {
-      std::int64_t visual = 0;
-      for (const auto& plan : plans) visual += plan.n_tokens;
-      sample.bad =
-          Status(Reason::kSeqTooLong, fmt::format("length {}, limit {}, visual {}", sample.tokens, limit, visual));
-    }
+    sample.bad = finish_measured(settings_.output, sample);
   }
   MutexLock lock(task.mu);
   --task.samples_left;

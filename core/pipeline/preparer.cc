@@ -1,9 +1,9 @@
 #include "pipeline/preparer.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <utility>
+
+#include "pipeline/sample_steps.h"
 
 namespace stoker {
 
@@ -99,28 +99,9 @@ void Preparer::fetch_image(const std::shared_ptr<PackJob>& job, std::size_t i, s
 
 Status Preparer::decode_image(PackJob& job, std::size_t i, std::size_t k, const FetchedObject& object, int worker) {
   const MeasuredImage& planned = job.task().sample(i).images[k];
-  const ImageOptions& options = settings_.output.image;
-  STOKER_TRY(const Probe probed, probe(object.bytes.bytes(), object.bytes.size(), options.limits));
-  if (!probed.info) return Status(Reason::kImgTruncated, "the header is not complete");
-  const qwen_vl::SizePx found{probed.info->upright_height_px(options.is_exif_applied),
-                              probed.info->upright_width_px(options.is_exif_applied)};
-  if (found != planned.upright) {
-    const bool is_swapped = found.height == planned.upright.width && found.width == planned.upright.height;
-    return Status(
-        Reason::kMediaSizeMismatch,
-        fmt::format("planned {}x{} (height x width, from the {}), found {}x{}{}", planned.upright.height,
-                    planned.upright.width, planned.is_size_from_row ? "row" : "header", found.height, found.width,
-                    is_swapped && planned.is_size_from_row
-                        ? "; the row's sizes look swapped or not upright: set media.sizes: ignore"
-                        : ""));
-  }
-  const PatchGeometry to{.height_px = planned.plan.height_px,
-                         .width_px = planned.plan.width_px,
-                         .patch = model_->config().patch,
-                         .merge = model_->config().merge};
-  decoded_pixels_.add(std::int64_t{found.height} * found.width);
-  return decoders_[static_cast<std::size_t>(worker)].decode(object.bytes.bytes(), *probed.info, to, options,
-                                                            job.patches_of(i, k));
+  decoded_pixels_.add(std::int64_t{planned.upright.height} * planned.upright.width);
+  return decode_measured(settings_.output, *model_, planned, object.bytes.bytes(),
+                         decoders_[static_cast<std::size_t>(worker)], job.patches_of(i, k));
 }
 
 }  // namespace stoker

@@ -60,7 +60,7 @@ QwenVl::QwenVl(ProcessorConfig config, std::shared_ptr<const text::Tokenizer> to
   fingerprint_ = digest.hex();
 }
 
-Result<SampleText> QwenVl::encode(const Sample& sample) const {
+Result<SampleText> QwenVl::encode(const Sample& sample, std::vector<TurnRange>* turns_out) const {
   STOKER_TRY(const std::vector<text::RenderedTurn> turns, template_.render(sample, {}));
   SampleText out;
   bool has_answer = false;
@@ -69,6 +69,10 @@ Result<SampleText> QwenVl::encode(const Sample& sample) const {
     const std::vector<text::ByteSpan> none;
     tokenizer_->encode(turn.text, content_tokens_ == ContentTokens::kGuard ? turn.content : none, out.ids);
     out.is_trained.resize(out.ids.size(), 0);
+    if (turns_out != nullptr) {
+      turns_out->push_back(
+          {turn.turn, turn.is_assistant, static_cast<std::int64_t>(begin), static_cast<std::int64_t>(out.ids.size())});
+    }
     if (!turn.is_assistant) continue;
     // The header is <|im_start|>, "assistant" (one token in the released vocabularies), and a line feed unless that
     // fused with the answer's.

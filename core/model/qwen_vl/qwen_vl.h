@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "data/pack.h"
@@ -32,7 +33,8 @@ class QwenVl {
   /// @return ROW_SCHEMA; MEDIA_COUNT if the template shows another number of images than the row has; NO_LOSS_TOKENS if
   /// no answer has
   ///         a token before its end of turn.
-  Result<SampleText> encode(const Sample& sample) const;
+  /// @param turns  Where each rendered turn lies, for people; may be null.
+  Result<SampleText> encode(const Sample& sample, std::vector<TurnRange>* turns = nullptr) const;
 
   /// @param size  Upright, as the row or the header says.
   /// @return IMG_ASPECT.

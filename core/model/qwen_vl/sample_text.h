@@ -13,6 +13,15 @@ struct SampleText {
   std::int32_t n_trained = 0;
 };
 
+/// One rendered turn among the ids of a SampleText, from its <|im_start|> to the line feed behind its <|im_end|>.
+struct TurnRange {
+  std::uint32_t turn = 0;  ///< index of the first turn of the row in it; kNoTurn if the template made it up
+  bool is_assistant = false;
+  std::int64_t token_begin = 0, token_end = 0;  ///< half-open
+
+  static constexpr std::uint32_t kNoTurn = UINT32_MAX;
+};
+
 /// What an image becomes, known from its upright size alone.
 struct ImagePlan {
   int height_px = 0;  ///< after the resize

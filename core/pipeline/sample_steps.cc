@@ -1,0 +1,78 @@
+#include "pipeline/sample_steps.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "source/url.h"
+
+namespace stoker {
+
+Status read_sample(std::string_view line, const std::string& media_root, const OutputSettings& /*output*/,
+                   const qwen_vl::QwenVl& model, MeasuredSample& sample, Sample& row, RowNotes* notes,
+                   std::vector<qwen_vl::TurnRange>* turns) {
+  STOKER_TRY(row, parse_row(line, {}, notes));
+  STOKER_TRY(sample.text, model.encode(row, turns));
+  sample.images.resize(row.media.size());
+  for (std::size_t k = 0; k < row.media.size(); ++k) {
+    auto url = resolve_media(row.media[k].reference, media_root);
+    if (!url.ok()) {
+      sample.bad_media = row.media[k].reference;
+      return std::move(url).status();
+    }
+    sample.images[k].url = std::move(url).value();
+  }
+  return {};
+}
+
+bool is_size_trusted(const OutputSettings& output, const MediaRef& media) {
+  return output.row_sizes == RowSizes::kTrust && media.height_px > 0 && media.width_px > 0;
+}
+
+qwen_vl::SizePx upright_size(const ImageInfo& info, const ImageOptions& options) {
+  return {info.upright_height_px(options.is_exif_applied), info.upright_width_px(options.is_exif_applied)};
+}
+
+Status plan_measured(const OutputSettings& /*output*/, const qwen_vl::QwenVl& model, qwen_vl::SizePx upright,
+                     MeasuredImage& image) {
+  image.upright = upright;
+  STOKER_TRY(image.plan, model.plan_image(upright));
+  return {};
+}
+
+Status finish_measured(const OutputSettings& output, MeasuredSample& sample) {
+  std::vector<qwen_vl::ImagePlan> plans;
+  std::int64_t visual = 0;
+  for (const MeasuredImage& image : sample.images) {
+    plans.push_back(image.plan);
+    visual += image.plan.n_tokens;
+  }
+  sample.tokens = qwen_vl::expanded_length(sample.text, plans);
+  const std::int64_t limit = output.pack.tokens_per_pack;
+  if (sample.tokens <= limit) return {};
+  return {Reason::kSeqTooLong, fmt::format("length {}, limit {}, visual {}", sample.tokens, limit, visual)};
+}
+
+Status decode_measured(const OutputSettings& output, const qwen_vl::QwenVl& model, const MeasuredImage& planned,
+                       std::span<const std::byte> object, PatchDecoder& decoder, std::uint8_t* patches) {
+  const ImageOptions& options = output.image;
+  STOKER_TRY(const Probe probed, probe(object, object.size(), options.limits));
+  if (!probed.info) return {Reason::kImgTruncated, "the header is not complete"};
+  const qwen_vl::SizePx found = upright_size(*probed.info, options);
+  if (found != planned.upright) {
+    const bool is_swapped = found.height == planned.upright.width && found.width == planned.upright.height;
+    return {Reason::kMediaSizeMismatch,
+            fmt::format("planned {}x{} (height x width, from the {}), found {}x{}{}", planned.upright.height,
+                        planned.upright.width, planned.is_size_from_row ? "row" : "header", found.height, found.width,
+                        is_swapped && planned.is_size_from_row
+                            ? "; the row's sizes look swapped or not upright: set media.sizes: ignore"
+                            : "")};
+  }
+  const PatchGeometry to{.height_px = planned.plan.height_px,
+                         .width_px = planned.plan.width_px,
+                         .patch = model.config().patch,
+                         .merge = model.config().merge};
+  return decoder.decode(object, *probed.info, to, options, patches);
+}
+
+}  // namespace stoker

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "data/sample.h"
+#include "manifest/row.h"
+#include "media/image.h"
+#include "model/qwen_vl/qwen_vl.h"
+#include "pipeline/measured.h"
+#include "pipeline/settings.h"
+
+namespace stoker {
+
+/// The steps that one sample goes through, for whoever walks it: the loader's measurer and preparer, `prepare`,
+/// `inspect`, `check`. There is no second implementation of any of them. Threads: any.
+
+/// A row, parsed, rendered and tokenised, with its media resolved: fills `sample.text`, `sample.images[].url`.
+/// @param row    Gets the parsed row: its media references and sizes are needed for the next step.
+/// @param notes, turns  May be null.
+/// @return What makes the sample bad (JSON_*, ROW_*, MEDIA_*, NO_LOSS_TOKENS ...); `sample.bad_media` names the media
+/// that is to blame, if one is.
+Status read_sample(std::string_view line, const std::string& media_root, const OutputSettings& output,
+                   const qwen_vl::QwenVl& model, MeasuredSample& sample, Sample& row, RowNotes* notes = nullptr,
+                   std::vector<qwen_vl::TurnRange>* turns = nullptr);
+
+/// Whether a row's own `width` and `height` are what is planned with.
+bool is_size_trusted(const OutputSettings& output, const MediaRef& media);
+
+/// What a header said, as sizes are planned with.
+qwen_vl::SizePx upright_size(const ImageInfo& info, const ImageOptions& options);
+
+/// Plans an image from its upright size. @return IMG_ASPECT.
+Status plan_measured(const OutputSettings& output, const qwen_vl::QwenVl& model, qwen_vl::SizePx upright,
+                     MeasuredImage& image);
+
+/// Once every image is planned: the sample's length. @return SEQ_TOO_LONG.
+Status finish_measured(const OutputSettings& output, MeasuredSample& sample);
+
+/// Decodes a whole object into the patches that were planned for it.
+/// @param patches  (n_patches, 3, p, p) of `planned.plan`.
+/// @return IMG_*; MEDIA_SIZE_MISMATCH if the picture has another size than was planned with.
+/// Threads: one per `decoder`.
+Status decode_measured(const OutputSettings& output, const qwen_vl::QwenVl& model, const MeasuredImage& planned,
+                       std::span<const std::byte> object, PatchDecoder& decoder, std::uint8_t* patches);
+
+}  // namespace stoker
