@@ -65,8 +65,9 @@ void bind_settings(nb::module_& m) {
           "set_output",
           [](LoaderSettings& s, std::string model, std::uint64_t seed, bool is_shuffled,
              std::optional<std::uint64_t> epochs, std::int64_t window_samples, std::int64_t tokens_per_pack,
-             std::int32_t packs_per_step, bool guards_content, bool trusts_row_sizes, bool applies_exif,
-             bool alpha_on_white, bool scales_grey16, std::int64_t max_pixels, int max_scans) {
+             std::int32_t packs_per_step, const std::string& reference, std::string exif, std::string alpha,
+             std::string grey16, std::string content_tokens, bool trusts_row_sizes, std::int64_t max_pixels,
+             int max_scans) {
             OutputSettings& o = s.output;
             o.model = std::move(model);
             o.seed = seed;
@@ -74,16 +75,17 @@ void bind_settings(nb::module_& m) {
             o.epochs = epochs;
             o.window_samples = window_samples;
             o.pack = {.tokens_per_pack = tokens_per_pack, .packs_per_step = packs_per_step};
-            o.content_tokens = guards_content ? qwen_vl::ContentTokens::kGuard : qwen_vl::ContentTokens::kRaw;
+            o.profile = value_or_throw(resolve_profile(
+                reference, {std::move(exif), std::move(alpha), std::move(grey16), std::move(content_tokens)}));
             o.row_sizes = trusts_row_sizes ? RowSizes::kTrust : RowSizes::kIgnore;
-            o.image = {.is_exif_applied = applies_exif,
-                       .alpha = alpha_on_white ? AlphaRule::kWhite : AlphaRule::kDrop,
-                       .grey16 = scales_grey16 ? Grey16Rule::kScale : Grey16Rule::kClip,
+            o.image = {.is_exif_applied = o.profile.is_exif_applied,
+                       .alpha = o.profile.alpha,
+                       .grey16 = o.profile.grey16,
                        .limits = {.max_pixels = max_pixels, .max_scans = max_scans}};
           },
           nb::kw_only(), "model"_a, "seed"_a, "is_shuffled"_a, "epochs"_a.none(), "window_samples"_a,
-          "tokens_per_pack"_a, "packs_per_step"_a, "guards_content"_a, "trusts_row_sizes"_a, "applies_exif"_a,
-          "alpha_on_white"_a, "scales_grey16"_a, "max_pixels"_a, "max_scans"_a)
+          "tokens_per_pack"_a, "packs_per_step"_a, "reference"_a, "exif"_a, "alpha"_a, "grey16"_a, "content_tokens"_a,
+          "trusts_row_sizes"_a, "max_pixels"_a, "max_scans"_a)
       .def(
           "set_speed",
           [](LoaderSettings& s, int cpu_threads, int fetch_threads, int fetch_concurrency, int prefetch_steps,
@@ -300,9 +302,9 @@ void bind_loader(nb::module_& m) {
             const auto& c = self.processor();
             return std::make_tuple(std::vector<double>(c.mean.begin(), c.mean.end()),
                                    std::vector<double>(c.std.begin(), c.std.end()), c.rescale, c.patch, c.merge,
-                                   c.temporal_patch);
+                                   c.temporal_patch, self.profile().image_normalise == NormaliseRule::kPil);
           },
-          "(mean, std, rescale, patch, merge, temporal_patch) of the model's image processor.")
+          "(mean, std, rescale, patch, merge, temporal_patch, is_pil_backend) of the model's image processor.")
       .def("close", &Loader::close, nb::call_guard<nb::gil_scoped_release>());
 }
 

@@ -11,6 +11,7 @@
 
 #include "bind.h"
 #include "manifest/row.h"
+#include "model/profile.h"
 #include "model/qwen_vl/expand.h"
 #include "model/qwen_vl/qwen_vl.h"
 #include "model/qwen_vl/smart_resize.h"
@@ -43,6 +44,34 @@ std::vector<std::vector<std::int64_t>> positions_of(const std::vector<std::int32
 
 void bind_model(nb::module_& m) {
   m.def(
+      "resolve_profile",
+      [](const std::string& reference, std::string exif, std::string alpha, std::string grey16,
+         std::string content_tokens) {
+        const Profile profile = value_or_throw(resolve_profile(
+            reference, {std::move(exif), std::move(alpha), std::move(grey16), std::move(content_tokens)}));
+        const ProfileOverrides words = words_of(profile);
+        nb::dict out;
+        out["name"] = std::string(profile.name);
+        out["is_strict"] = profile.is_strict;
+        out["exif"] = words.exif;
+        out["alpha"] = words.alpha;
+        out["grey16"] = words.grey16;
+        out["content_tokens"] = words.content_tokens;
+        out["is_pil_backend"] = profile.image_normalise == NormaliseRule::kPil;
+        out["facts"] = profile.facts();
+        return out;
+      },
+      "reference"_a, "exif"_a = "auto", "alpha"_a = "auto", "grey16"_a = "auto", "content_tokens"_a = "auto",
+      "Facts of the profile that a run follows; InvalidArgumentError for a value that contradicts a strict one.");
+  m.def(
+      "profile_names",
+      [] {
+        std::vector<std::string> out;
+        for (const Profile& p : profiles()) out.emplace_back(p.name);
+        return out;
+      },
+      "All that `reference` takes, the default first.");
+  m.def(
       "smart_resize",
       [](int height, int width, int factor, std::int64_t min_pixels, std::int64_t max_pixels) {
         const auto size = value_or_throw(qwen_vl::smart_resize({height, width}, factor, {min_pixels, max_pixels}));
@@ -55,7 +84,7 @@ void bind_model(nb::module_& m) {
   m.def(
       "encode_rows",
       [](const std::string& folder, const std::vector<nb::bytes>& rows) {
-        const auto model = value_or_throw(qwen_vl::QwenVl::load(folder, qwen_vl::ContentTokens::kRaw));
+        const auto model = value_or_throw(qwen_vl::QwenVl::load(folder, *find_profile("hf-5.18-torchvision")));
         std::vector<std::tuple<std::vector<std::int32_t>, std::vector<std::uint8_t>, std::string>> out;
         for (const nb::bytes& row : rows) {
           auto sample = parse_row({row.c_str(), row.size()});

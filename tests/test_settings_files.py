@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 import yaml
-from stoker import InvalidArgumentError, Settings
+from stoker import InvalidArgumentError, Settings, _core
 from stoker.settings import parse_bytes, resolve_speed
 
 LEAST: dict[str, Any] = {"data": [{"manifest": "rows.jsonl"}], "model": "model"}
@@ -174,3 +174,27 @@ def test_auto_is_divided_by_the_ranks_of_the_node(monkeypatch: pytest.MonkeyPatc
     assert (shared.cpu_threads, shared.fetch_concurrency, shared.memory_limit_bytes) == (2, 32, 512 << 20)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "many")
     assert resolve_speed(speed, usable_cpus=12) == alone
+
+
+def test_auto_takes_what_the_reference_does() -> None:
+    own = Settings.from_dict(LEAST)
+    facts = own.resolved_profile()
+    assert [facts[k] for k in ("exif", "alpha", "grey16", "content_tokens")] == ["apply", "white", "scale", "guard"]
+    pil = own.replace(reference="hf-5.18-pil").resolved_profile()
+    assert [pil[k] for k in ("exif", "alpha", "grey16", "content_tokens")] == ["apply", "drop", "clip", "raw"]
+    freed = own.replace(media={"alpha": "drop"}, content_tokens="raw").resolved_profile()
+    assert (freed["alpha"], freed["content_tokens"]) == ("drop", "raw")
+    assert freed["facts"] != facts["facts"]
+
+
+@pytest.mark.parametrize("name", _core.profile_names()[1:])
+def test_a_setting_that_contradicts_a_strict_reference_is_named(name: str) -> None:
+    said = refused({"reference": name, "content_tokens": "guard"})
+    assert "content_tokens: guard contradicts" in said
+    assert name in said
+    assert "media.grey16: scale contradicts" in refused({"reference": name, "media": {"grey16": "scale"}})
+    assert Settings.from_dict({**LEAST, "reference": name, "media": {"grey16": "clip"}}).reference == name
+
+
+def test_settings_and_engine_know_the_same_references() -> None:
+    assert list(get_args(get_type_hints(Settings)["reference"])) == _core.profile_names()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -17,20 +17,24 @@ FAMILIES = {"qwen3": ("qwen3-vl", 16), "qwen2_5": ("qwen2_5-vl", 14)}
 FEATURES = [case for case in load("image_features.json") if case["backend"] == "torchvision"]
 
 
-def normalisation(family: str) -> Normalisation:
+def normalisation(family: str, backend: Literal["torchvision", "pil"] = "torchvision") -> Normalisation:
     config = json.loads((ROOT / "testdata" / FAMILIES[family][0] / "preprocessor_config.json").read_text())
     return Normalisation(
         mean=tuple(config["image_mean"]),
         std=tuple(config["image_std"]),
         rescale=config.get("rescale_factor", 1 / 255),
         temporal_patch=config["temporal_patch_size"],
+        backend=backend,
     )
 
 
+@pytest.mark.parametrize("backend", ["torchvision", "pil"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_level_becomes_what_the_reference_makes_of_it(family: str) -> None:
-    golden = np.load(GOLDENS / "normalise.npz")[f"{family}_torchvision"]
-    table = normalisation(family).table().numpy()
+def test_every_level_becomes_what_the_reference_makes_of_it(
+    family: str, backend: Literal["torchvision", "pil"]
+) -> None:
+    golden = np.load(GOLDENS / "normalise.npz")[f"{family}_{backend}"]
+    table = normalisation(family, backend).table().numpy()
     assert table.dtype == np.float32
     np.testing.assert_array_equal(table.T.view(np.uint32), golden.view(np.uint32))
 

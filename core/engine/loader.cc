@@ -96,7 +96,7 @@ void Loader::open(std::stop_token stop) {
   };
   auto work = [&]() -> Status {
     say("reading the model's folder");
-    STOKER_TRY(model_, qwen_vl::QwenVl::load(settings_.output.model, settings_.output.content_tokens));
+    STOKER_TRY(model_, qwen_vl::QwenVl::load(settings_.output.model, settings_.output.profile));
     STOKER_CHECKED(check_memory(settings_, model_->config()));
     STOKER_TRY(dataset_, Dataset::open(settings_, *fetcher_, stop, say));
     STOKER_CHECKED(check_data_size(dataset_->order().rows_per_pass(), settings_.output.pack.packs_per_step,
@@ -127,6 +127,7 @@ std::string Loader::make_fingerprint() const {
   add("epochs", {o.epochs ? std::to_string(*o.epochs) : "endless"});
   add("window_samples", {std::to_string(o.window_samples)});
   add("pack", {std::to_string(o.pack.tokens_per_pack), std::to_string(o.pack.packs_per_step)});
+  add("reference", {o.profile.facts()});
   add("media", {std::to_string(o.image.is_exif_applied), std::to_string(static_cast<int>(o.image.alpha)),
                 std::to_string(static_cast<int>(o.image.grey16)), std::to_string(o.image.limits.max_pixels),
                 std::to_string(o.image.limits.max_scans), std::to_string(static_cast<int>(o.row_sizes))});

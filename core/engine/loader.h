@@ -96,6 +96,7 @@ class Loader {
   const LoaderSettings& settings() const { return settings_; }
   /// mean, std and rescale of the model's processor; after opening.
   const qwen_vl::ProcessorConfig& processor() const { return model_->config(); }
+  const Profile& profile() const { return model_->profile(); }
 
  private:
   explicit Loader(LoaderSettings settings, const Clock& clock);

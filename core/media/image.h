@@ -40,8 +40,9 @@ struct ImageLimits {
 };
 
 enum class AlphaRule : std::uint8_t {
-  kWhite,  ///< blended on white: t = 255 * (255 - a) + c * a + 128, ((t >> 8) + t) >> 8 per channel
-  kDrop,   ///< colour as stored, whatever lies under the transparent part (what Pillow's convert("RGB") does)
+  kWhite,      ///< blended on white: t = 255 * (255 - a) + c * a + 128, ((t >> 8) + t) >> 8 per channel
+  kDrop,       ///< colour as stored, whatever lies under the transparent part (what Pillow's convert("RGB") does)
+  kWhiteRgba,  ///< kWhite for what Pillow opens as RGBA, kDrop for grey, palette and single-colour transparency
 };
 enum class Grey16Rule : std::uint8_t {
   kScale,  ///< (v * 255 + 32767) / 65535, for every 16-bit sample, colour and alpha too

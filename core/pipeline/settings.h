@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "media/image.h"
+#include "model/profile.h"
 #include "model/qwen_vl/qwen_vl.h"
 #include "plan/cost.h"
 #include "plan/order.h"
@@ -35,8 +36,8 @@ struct OutputSettings {
   std::optional<std::uint64_t> epochs;  ///< absent: endless
   std::int64_t window_samples = 1024;   ///< positions planned together; independent of dp_size
   PackSettings pack;
-  qwen_vl::ContentTokens content_tokens = qwen_vl::ContentTokens::kGuard;
-  ImageOptions image;
+  Profile profile = profiles().front();  ///< whose output is reproduced
+  ImageOptions image;                    ///< what the profile says, and limits
   RowSizes row_sizes = RowSizes::kTrust;
 };
 

@@ -207,6 +207,14 @@ def check_data_size(*, rows_per_pass: int, packs_per_step: int, is_finite: bool)
 def cost_of(tokens: int, patches_per_image: Sequence[int]) -> tuple[int, int]:
     """(language, vision) in thousands of FLOPs, for Qwen3-VL-8B."""
 
+def resolve_profile(reference: str, exif: str = 'auto', alpha: str = 'auto', grey16: str = 'auto', content_tokens: str = 'auto') -> dict:
+    """
+    Facts of the profile that a run follows; InvalidArgumentError for a value that contradicts a strict one.
+    """
+
+def profile_names() -> list[str]:
+    """All that `reference` takes, the default first."""
+
 def smart_resize(height: int, width: int, factor: int, min_pixels: int, max_pixels: int) -> tuple[int, int]:
     """
     (height, width) that an upright image is resized to; BadSampleError IMG_ASPECT beyond 200 to 1.
@@ -251,7 +259,7 @@ class LoaderSettings:
     @outage_limit_s.setter
     def outage_limit_s(self, arg: float, /) -> None: ...
 
-    def set_output(self, *, model: str, seed: int, is_shuffled: bool, epochs: int | None, window_samples: int, tokens_per_pack: int, packs_per_step: int, guards_content: bool, trusts_row_sizes: bool, applies_exif: bool, alpha_on_white: bool, scales_grey16: bool, max_pixels: int, max_scans: int) -> None: ...
+    def set_output(self, *, model: str, seed: int, is_shuffled: bool, epochs: int | None, window_samples: int, tokens_per_pack: int, packs_per_step: int, reference: str, exif: str, alpha: str, grey16: str, content_tokens: str, trusts_row_sizes: bool, max_pixels: int, max_scans: int) -> None: ...
 
     def set_speed(self, *, cpu_threads: int, fetch_threads: int, fetch_concurrency: int, prefetch_steps: int, memory_limit_bytes: int) -> None: ...
 
@@ -392,9 +400,9 @@ class CoreLoader:
 
     def report(self) -> dict: ...
 
-    def normalisation(self) -> tuple[list[float], list[float], float, int, int, int]:
+    def normalisation(self) -> tuple[list[float], list[float], float, int, int, int, bool]:
         """
-        (mean, std, rescale, patch, merge, temporal_patch) of the model's image processor.
+        (mean, std, rescale, patch, merge, temporal_patch, is_pil_backend) of the model's image processor.
         """
 
     def close(self) -> None: ...

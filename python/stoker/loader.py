@@ -160,8 +160,8 @@ class Loader:
         self._core.add_wait(seconds)
 
     @property
-    def normalisation(self) -> tuple[list[float], list[float], float, int, int, int]:
-        """(mean, std, rescale factor, patch, merge, temporal patch) of the model's image processor."""
+    def normalisation(self) -> tuple[list[float], list[float], float, int, int, int, bool]:
+        """(mean, std, rescale factor, patch, merge, temporal patch, is the Pillow backend) of the image processor."""
         self._open()
         return self._core.normalisation()
 
@@ -213,11 +213,12 @@ def _core_settings(settings: Settings, dp_rank: int, dp_size: int) -> _core.Load
         window_samples=settings.window_samples,
         tokens_per_pack=settings.pack.tokens_per_pack,
         packs_per_step=settings.pack.packs_per_step,
-        guards_content=settings.content_tokens == "guard",
+        reference=settings.reference,
+        exif=media.exif,
+        alpha=media.alpha,
+        grey16=media.grey16,
+        content_tokens=settings.content_tokens,
         trusts_row_sizes=media.sizes == "trust",
-        applies_exif=media.exif == "apply",
-        alpha_on_white=media.alpha == "white",
-        scales_grey16=media.grey16 == "scale",
         max_pixels=media.max_pixels,
         max_scans=media.max_scans,
     )

@@ -53,12 +53,14 @@ class Labels:
 class Media:
     """How media become pixels."""
 
-    exif: Literal["apply", "ignore"] = "apply"
-    """Whether EXIF orientation turns a picture, before any size is taken."""
-    alpha: Literal["white", "drop"] = "white"
-    """What lies under transparency."""
-    grey16: Literal["scale", "clip"] = "scale"
-    """How 16-bit samples become 8-bit."""
+    exif: Literal["auto", "apply", "ignore"] = "auto"
+    """Whether EXIF orientation turns a picture, before any size is taken; auto, here and below: what `reference` does,
+    and for ``stoker`` apply."""
+    alpha: Literal["auto", "white", "white-rgba", "drop"] = "auto"
+    """What lies under transparency: white, white but only for pictures that store colour with alpha, or the stored
+    colour. For ``stoker`` white."""
+    grey16: Literal["auto", "scale", "clip"] = "auto"
+    """How 16-bit samples become 8-bit; for ``stoker`` scale."""
     sizes: Literal["trust", "ignore"] = "trust"
     """Whether ``width`` and ``height`` in rows (upright pixels) are believed, or every header is read."""
     max_pixels: int = 178_956_970
@@ -127,10 +129,12 @@ class Settings:
     """Samples planned together."""
     pack: Pack = field(default_factory=Pack)
     labels: Labels = field(default_factory=Labels)
-    reference: Literal["stoker"] = "stoker"
-    """Whose output is reproduced; the strict profiles come later."""
-    content_tokens: Literal["guard", "raw"] = "guard"
-    """Whether turn, end-of-text and vision tokens that stand in a row's text are text (guard) or tokens."""
+    reference: Literal["stoker", "hf-5.18-torchvision", "hf-5.18-pil", "hf-4.57", "qvu+hf"] = "stoker"
+    """Whose output is reproduced. ``stoker`` has the numbers of transformers 5.18 and loses nothing that a row says;
+    the others are strict: a setting that contradicts one is an error."""
+    content_tokens: Literal["auto", "guard", "raw"] = "auto"
+    """Whether turn, end-of-text and vision tokens that stand in a row's text are text (guard) or tokens; auto: guard
+    for ``stoker``, raw for the strict references."""
     media: Media = field(default_factory=Media)
 
     # --- decides how fast, where, and what to do about trouble; never changes a batch ---
@@ -196,6 +200,18 @@ class Settings:
                 values["storage"].pop(name)
         return values
 
+    def resolved_profile(self) -> dict[str, Any]:
+        """The facts of `reference`, with what the settings change of them; ``auto`` is worked out.
+
+        Raises:
+            InvalidArgumentError: If a setting contradicts a strict reference.
+        """
+        from stoker import _core
+
+        return _core.resolve_profile(
+            self.reference, self.media.exif, self.media.alpha, self.media.grey16, self.content_tokens
+        )
+
     def resolved_index_dir(self) -> Path:
         """The index directory in use."""
         if self.index_dir:
@@ -228,6 +244,7 @@ class Settings:
         _require(0.0 <= self.bad_samples.max_fraction <= 1.0, "bad_samples.max_fraction must be from 0 to 1")
         _require(self.media.max_pixels >= 1, "media.max_pixels must be at least 1")
         _require(self.media.max_scans >= 1, "media.max_scans must be at least 1")
+        self.resolved_profile()
         _require(self.outage_limit_s >= 0.0, "outage_limit_s must be 0 or more")
         for name, least, most in _SPEED_LIMITS:
             value = getattr(self.speed, name)

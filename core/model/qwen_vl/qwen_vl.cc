@@ -12,7 +12,7 @@
 
 namespace stoker::qwen_vl {
 
-Result<std::shared_ptr<const QwenVl>> QwenVl::load(const std::filesystem::path& folder, ContentTokens content_tokens) {
+Result<std::shared_ptr<const QwenVl>> QwenVl::load(const std::filesystem::path& folder, const Profile& profile) {
   std::error_code ignored;
   if (!std::filesystem::is_directory(folder, ignored)) {
     return Status(Reason::kModelFolder,
@@ -21,7 +21,7 @@ Result<std::shared_ptr<const QwenVl>> QwenVl::load(const std::filesystem::path& 
   STOKER_TRY(ProcessorConfig config, load_processor_config(folder));
   STOKER_TRY(auto tokenizer, text::Tokenizer::load(folder / "tokenizer.json"));
   STOKER_TRY(auto chat_template, text::ChatTemplate::load(folder));
-  std::shared_ptr<QwenVl> model(new QwenVl(config, tokenizer, std::move(chat_template), content_tokens));
+  std::shared_ptr<QwenVl> model(new QwenVl(config, tokenizer, std::move(chat_template), profile));
   const std::array<std::pair<const char*, std::int32_t*>, 6> wanted = {{{"<|image_pad|>", &model->image_pad_},
                                                                         {"<|vision_start|>", &model->vision_start_},
                                                                         {"<|vision_end|>", &model->vision_end_},
@@ -41,22 +41,20 @@ Result<std::shared_ptr<const QwenVl>> QwenVl::load(const std::filesystem::path& 
 }
 
 QwenVl::QwenVl(ProcessorConfig config, std::shared_ptr<const text::Tokenizer> tokenizer,
-               text::ChatTemplate chat_template, ContentTokens content_tokens)
-    : config_(config),
-      tokenizer_(std::move(tokenizer)),
-      template_(std::move(chat_template)),
-      content_tokens_(content_tokens) {
+               text::ChatTemplate chat_template, const Profile& profile)
+    : config_(config), tokenizer_(std::move(tokenizer)), template_(std::move(chat_template)), profile_(profile) {
   Digest digest;
   digest.add(tokenizer_->fingerprint());
   digest.add(template_.fingerprint());
   for (const std::int64_t n :
        {std::int64_t{config_.patch}, std::int64_t{config_.merge}, std::int64_t{config_.temporal_patch},
-        config_.limits.min_pixels, config_.limits.max_pixels, static_cast<std::int64_t>(content_tokens_)}) {
+        config_.limits.min_pixels, config_.limits.max_pixels}) {
     digest.add_int(n);
   }
   for (const double x : config_.mean) digest.add(&x, sizeof x);
   for (const double x : config_.std) digest.add(&x, sizeof x);
   digest.add(&config_.rescale, sizeof config_.rescale);
+  digest.add(profile_.facts());
   fingerprint_ = digest.hex();
 }
 
@@ -67,7 +65,7 @@ Result<SampleText> QwenVl::encode(const Sample& sample, std::vector<TurnRange>* 
   for (const text::RenderedTurn& turn : turns) {
     const std::size_t begin = out.ids.size();
     const std::vector<text::ByteSpan> none;
-    tokenizer_->encode(turn.text, content_tokens_ == ContentTokens::kGuard ? turn.content : none, out.ids);
+    tokenizer_->encode(turn.text, profile_.content_tokens == ContentTokens::kGuard ? turn.content : none, out.ids);
     out.is_trained.resize(out.ids.size(), 0);
     if (turns_out != nullptr) {
       turns_out->push_back(

@@ -9,6 +9,7 @@
 #include "base/result.h"
 #include "data/pack.h"
 #include "data/sample.h"
+#include "model/profile.h"
 #include "model/qwen_vl/expand.h"
 #include "model/qwen_vl/processor_config.h"
 #include "model/qwen_vl/sample_text.h"
@@ -17,15 +18,12 @@
 
 namespace stoker::qwen_vl {
 
-/// Whether guarded tokens inside a row's content are tokens or text.
-enum class ContentTokens : std::uint8_t { kGuard, kRaw };
-
 /// What makes a Qwen-VL sample out of a conversation and the sizes of its images, read from a checkpoint folder.
 /// Immutable. Threads: any.
 class QwenVl {
  public:
   /// @return MODEL_FOLDER, TOKENIZER or TEMPLATE_UNKNOWN, naming file and field.
-  static Result<std::shared_ptr<const QwenVl>> load(const std::filesystem::path& folder, ContentTokens content_tokens);
+  static Result<std::shared_ptr<const QwenVl>> load(const std::filesystem::path& folder, const Profile& profile);
 
   /// Renders, tokenises and labels. Trained: what an assistant says, tool calls included, its end-of-turn token and the
   /// line feed after it. The header's own line feed is not trained, unless it fused with the answer's first ones into
@@ -48,20 +46,21 @@ class QwenVl {
   void write_dummy(const PackView& view, const SampleExtent& at, std::int64_t stride) const;
 
   const ProcessorConfig& config() const { return config_; }
+  const Profile& profile() const { return profile_; }
   std::int32_t image_pad() const { return image_pad_; }
-  /// Over the tokenizer, the template and the processor's config: part of a run's fingerprint.
+  /// Over the tokenizer, the template, the processor's config and the profile: part of a run's fingerprint.
   const std::string& fingerprint() const { return fingerprint_; }
   const text::Tokenizer& tokenizer() const { return *tokenizer_; }
 
  private:
   QwenVl(ProcessorConfig config, std::shared_ptr<const text::Tokenizer> tokenizer, text::ChatTemplate chat_template,
-         ContentTokens content_tokens);
+         const Profile& profile);
   SampleText dummy_text(bool with_image) const;
 
   const ProcessorConfig config_;
   const std::shared_ptr<const text::Tokenizer> tokenizer_;
   const text::ChatTemplate template_;
-  const ContentTokens content_tokens_;
+  const Profile profile_;
   std::int32_t image_pad_ = 0, vision_start_ = 0, vision_end_ = 0, turn_end_ = 0, end_of_text_ = 0, line_feed_ = 0;
   std::size_t n_role_ids_ = 1;  // of "assistant"
   std::string fingerprint_;

@@ -8,7 +8,7 @@ namespace stoker::qwen_vl {
 namespace {
 
 std::shared_ptr<const QwenVl> model() {
-  static const auto one = QwenVl::load(std::string(STOKER_TESTDATA) + "/qwen3-vl", ContentTokens::kGuard).value();
+  static const auto one = QwenVl::load(std::string(STOKER_TESTDATA) + "/qwen3-vl", *find_profile("stoker")).value();
   return one;
 }
 
@@ -95,9 +95,9 @@ TEST(Expand, PositionsOfText_Image_Text) {
 }
 
 TEST(QwenVl, AFolderThatDoesNotFitSaysWhatIsMissing) {
-  const auto none = QwenVl::load("/no/such/folder", ContentTokens::kGuard);
+  const auto none = QwenVl::load("/no/such/folder", *find_profile("stoker"));
   EXPECT_EQ(none.status().reason(), Reason::kModelFolder);
-  const auto partial = QwenVl::load(std::string(STOKER_TESTDATA) + "/qwen2_5-vl", ContentTokens::kGuard);
+  const auto partial = QwenVl::load(std::string(STOKER_TESTDATA) + "/qwen2_5-vl", *find_profile("stoker"));
   EXPECT_EQ(partial.status().reason(), Reason::kModelFolder);
   EXPECT_NE(partial.status().message().find("tokenizer.json"), std::string::npos) << partial.status().message();
 }

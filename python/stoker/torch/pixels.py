@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
 
@@ -30,19 +30,31 @@ class Normalisation:
     """What a level is multiplied by; 1/255."""
     temporal_patch: int
     """Frames in one patch; a picture is repeated to as many."""
+    backend: Literal["torchvision", "pil"] = "torchvision"
+    """Whose arithmetic: the two differ in the last bit of some levels in float32, and in none in bfloat16."""
 
     @classmethod
     def of(cls, loader: Loader) -> Self:
         """The normalisation of the loader's model."""
-        mean, std, rescale, _, _, temporal_patch = loader.normalisation
-        return cls(mean=tuple(mean), std=tuple(std), rescale=rescale, temporal_patch=temporal_patch)
+        mean, std, rescale, _, _, temporal_patch, is_pil = loader.normalisation
+        return cls(
+            mean=tuple(mean),
+            std=tuple(std),
+            rescale=rescale,
+            temporal_patch=temporal_patch,
+            backend="pil" if is_pil else "torchvision",
+        )
 
     def table(self) -> Any:
         """What each level becomes in each channel: float32 (channels, 256).
 
         Source: the torchvision backend of transformers 5.18 folds the rescaling into mean and standard deviation, all
-            in float32.
+            in float32; the Pillow backend rescales in double first.
         """
+        if self.backend == "pil":
+            levels = (torch.arange(_N_LEVELS, dtype=torch.float64) * self.rescale).to(torch.float32)
+            mean = torch.tensor(self.mean, dtype=torch.float32)[:, None]
+            return (levels - mean) / torch.tensor(self.std, dtype=torch.float32)[:, None]
         scale = 1.0 / self.rescale
         mean = torch.tensor(self.mean, dtype=torch.float32)[:, None] * scale
         std = torch.tensor(self.std, dtype=torch.float32)[:, None] * scale
@@ -53,7 +65,7 @@ class Normalisation:
 def expand(patches: Any, normalisation: Normalisation, *, dtype: Any = None) -> Any:
     """Makes ``pixel_values`` of uint8 patches, on the device where they are.
 
-    In float32 the values are the reference image processor's (torchvision backend) bit for bit; in another type they
+    In float32 the values are the reference image processor's bit for bit; in another type they
     are those, rounded once. Each value is looked up, so no device's arithmetic can change one.
 
     Args:
