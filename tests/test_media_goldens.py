@@ -34,8 +34,9 @@ def sha(pixels: Pixels) -> str:
 
 DECODE = load("decode.json")
 RESIZE = load("resize.json")
-FEATURES = [case for case in load("image_features.json") if case["backend"] == "torchvision"]
+FEATURES = load("image_features.json")
 PATCH = {"qwen3": 16, "qwen2_5": 14}
+RESIZER = {"torchvision": "aten", "pil": "pillow13"}
 
 
 @pytest.mark.parametrize("case", DECODE, ids=lambda case: case["file"])
@@ -60,21 +61,37 @@ def test_our_own_rules_change_nothing_without_alpha_or_depth(case: dict[str, Any
 @pytest.mark.parametrize(
     "case", RESIZE, ids=lambda c: "{kind}_{height}x{width}".format(**c["image"]) + "_to_{}x{}".format(*c["target"])
 )
-def test_resize_is_atens(case: dict[str, Any]) -> None:
+def test_resize_is_the_references(case: dict[str, Any]) -> None:
     source = recipes.image(case["image"])
     assert sha(source) == case["source_sha256"], "the recipe"
-    height, width = case["target"]
-    assert sha(_core.resize(source, (height, width))) == case["aten_uint8"]
+    target = tuple(case["target"])
+    assert sha(_core.resize(source, target)) == case["aten_uint8"]
+    assert sha(_core.resize(source, target, resizer="pillow13")) == case["pillow_13"]
+    assert sha(_core.resize(source, target, resizer="pillow")) == case["pillow_horizontal_first"]
+    height, width, _ = source.shape
+    is_vertical_first = height > 100 * width and target[0] < height  # Pillow 12.2 and 12.3
+    order = "vertical" if is_vertical_first else "horizontal"
+    assert sha(_core.resize(source, target, resizer="pillow12.2")) == case[f"pillow_{order}_first"]
 
 
-def test_small_resizes_in_full() -> None:
+def test_the_resize_goldens_know_both_orders() -> None:
+    """Else the tests above could not tell one order from the other."""
+    differing = [case for case in RESIZE if case["pillow_horizontal_first"] != case["pillow_vertical_first"]]
+    vertical = [case for case in differing if case["pillow_13"] == case["pillow_vertical_first"]]
+    assert len(differing) >= 60
+    assert 20 <= len(vertical) <= len(differing) - 20
+    assert any(c["image"]["height"] > 100 * c["image"]["width"] for c in vertical), "the rule of 12.2"
+
+
+@pytest.mark.parametrize(("prefix", "resizer"), [("aten_uint8_", "aten"), ("pillow_13_", "pillow13")])
+def test_small_resizes_in_full(prefix: str, resizer: str) -> None:
     """The same as arrays: where a hash differs, this says by how much."""
     arrays = np.load(GOLDENS / "resize_small.npz")
     checked = 0
     for name in arrays.files:
-        if not name.startswith("aten_uint8_"):
+        if not name.startswith(prefix):
             continue
-        kind, source_size, _, target_size = name.removeprefix("aten_uint8_").split("_")
+        kind, source_size, _, target_size = name.removeprefix(prefix).split("_")
         case = next(
             c
             for c in RESIZE
@@ -83,9 +100,8 @@ def test_small_resizes_in_full() -> None:
             and "{}x{}".format(*c["target"]) == target_size
         )
         height, width = case["target"]
-        np.testing.assert_array_equal(
-            _core.resize(recipes.image(case["image"]), (height, width)), arrays[name], err_msg=name
-        )
+        resized = _core.resize(recipes.image(case["image"]), (height, width), resizer=resizer)
+        np.testing.assert_array_equal(resized, arrays[name], err_msg=name)
         checked += 1
     assert checked == 20
 
@@ -106,18 +122,28 @@ def test_patch_layout(family: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "case", FEATURES, ids=lambda c: c["family"] + "_{kind}_{height}x{width}".format(**c["image"]) + f"_{c['size']}"
+    "case",
+    FEATURES,
+    ids=lambda c: f"{c['family']}_{c['backend']}_" + "{kind}_{height}x{width}".format(**c["image"]) + f"_{c['size']}",
 )
 def test_patches_are_the_image_processors(case: dict[str, Any]) -> None:
     patch = PATCH[case["family"]]
     _, grid_h, grid_w = case["grid_thw"]
-    patches = _core.image_patches(recipes.image(case["image"]), (grid_h * patch, grid_w * patch), patch, 2)
+    patches = _core.image_patches(
+        recipes.image(case["image"]),
+        (grid_h * patch, grid_w * patch),
+        patch,
+        2,
+        resizer=RESIZER[case["backend"]],
+    )
     assert sha(patches) == case["uint8_patches_sha256"]
 
 
 @pytest.mark.parametrize("family", sorted(PATCH))
-def test_uint8_patches_in_full(family: str) -> None:
+@pytest.mark.parametrize("backend", sorted(RESIZER))
+def test_uint8_patches_in_full(family: str, backend: str) -> None:
     patch = PATCH[family]
-    want = np.load(GOLDENS / "uint8_patches.npz")[f"{family}_torchvision_uint8"].reshape(-1, 3, patch, patch)
+    want = np.load(GOLDENS / "uint8_patches.npz")[f"{family}_{backend}_uint8"].reshape(-1, 3, patch, patch)
     source = recipes.image({"kind": "smooth", "seed": 21, "height": 61, "width": 83})
-    np.testing.assert_array_equal(_core.image_patches(source, (4 * patch, 6 * patch), patch, 2), want)
+    patches = _core.image_patches(source, (4 * patch, 6 * patch), patch, 2, resizer=RESIZER[backend])
+    np.testing.assert_array_equal(patches, want)

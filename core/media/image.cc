@@ -13,7 +13,6 @@
 #include "media/resampler.h"
 #include "media/sniff.h"
 #include "media/targets.h"
-#include "media/transposer.h"
 
 namespace stoker {
 namespace {
@@ -31,27 +30,49 @@ Status check_geometry(const PatchGeometry& to) {
 }
 
 Status check_resizer(Resizer resizer) {
-  if (resizer == Resizer::kAten) return {};
+  if (resizer != Resizer::kFloat) return {};
   return {Reason::kInternal, "this resizer is not built yet"};
+}
+
+bool is_on_its_side(const ImageInfo& info, const ImageOptions& options) {
+  return options.is_exif_applied && info.orientation >= kFirstTransposed;
+}
+
+/// What the resampler does with a picture as it is stored; sizes are those of the upright one.
+ResampleJob job_of(Resizer resizer, int orientation, int upright_height, int upright_width, int height, int width) {
+  const bool is_vertical = is_vertical_first(resizer, upright_height, upright_width, height, width);
+  ResampleJob job;
+  job.weights = resizer == Resizer::kAten ? Weights::kInt16 : Weights::k22Bits;
+  if (orientation < kFirstTransposed) {
+    job.source_height = upright_height;
+    job.source_width = upright_width;
+    job.height = height;
+    job.width = width;
+    job.mirror = {orientation == 2 || orientation == 3, orientation == 3 || orientation == 4};
+    job.is_down_first = is_vertical;
+  } else {
+    // Stored rows are upright columns: the picture is resized as it lies, and the target turns it.
+    job.source_height = upright_width;
+    job.source_width = upright_height;
+    job.height = width;
+    job.width = height;
+    job.mirror = {orientation >= 7, orientation == 6 || orientation == 7};
+    job.is_down_first = !is_vertical;
+  }
+  return job;
 }
 
 /// Everything one thread needs to bring pictures into any target; kept between pictures.
 class Pipeline {
  public:
+  /// @param target  One that turns, if the picture is on its side.
   Status run(std::span<const std::byte> file, const ImageInfo& info, const ImageOptions& options, int height, int width,
              RowTarget& target) {
-    STOKER_CHECKED(check_resizer(options.resizer));
-    const int orientation = options.is_exif_applied ? info.orientation : 1;
-    if (orientation >= kFirstTransposed) {
-      transposer_.start(info.height_px, info.width_px, orientation);
-      STOKER_CHECKED(decode(file, info, options, transposer_));
-      resampler_.start(info.width_px, info.height_px, height, width, {}, target);
-      STOKER_CHECKED(transposer_.send(resampler_));
-    } else {
-      const Mirror mirror{orientation == 2 || orientation == 3, orientation == 3 || orientation == 4};
-      resampler_.start(info.height_px, info.width_px, height, width, mirror, target);
-      STOKER_CHECKED(decode(file, info, options, resampler_));
-    }
+    resampler_.start(job_of(options.resizer, options.is_exif_applied ? info.orientation : 1,
+                            info.upright_height_px(options.is_exif_applied),
+                            info.upright_width_px(options.is_exif_applied), height, width),
+                     target);
+    STOKER_CHECKED(decode(file, info, options, resampler_));
     finish_streams();
     if (!resampler_.is_complete()) return {Reason::kInternal, "a decoder ended without all rows"};
     return {};
@@ -59,7 +80,7 @@ class Pipeline {
 
   Status run(const RgbImage& image, Resizer resizer, int height, int width, RowTarget& target) {
     STOKER_CHECKED(check_resizer(resizer));
-    resampler_.start(image.height_px, image.width_px, height, width, {}, target);
+    resampler_.start(job_of(resizer, 1, image.height_px, image.width_px, height, width), target);
     const auto n = static_cast<std::size_t>(image.width_px);
     const std::size_t stride = round_up(n, 64) + kRowSlackBytes;
     auto* rows = rows_.get<std::uint8_t>(6 * stride);
@@ -88,7 +109,6 @@ class Pipeline {
   JpegDecoder jpeg_;
   PngDecoder png_;
   Resampler resampler_;
-  Transposer transposer_;
   Scratch rows_;
 };
 
@@ -100,15 +120,13 @@ Result<Probe> probe(std::span<const std::byte> prefix, std::uint64_t total_bytes
   if (!format) return need_more(prefix.size(), prefix.size() + 1, total_bytes);
   STOKER_TRY(Probe found, *format == ImageFormat::kPng ? probe_png(prefix, total_bytes, limits)
                                                        : probe_jpeg(prefix, total_bytes, limits));
-  if (found.info && found.info->orientation >= kFirstTransposed) {
-    found.info->scratch_bytes += Transposer::transposed_bytes(found.info->height_px, found.info->width_px);
-  }
   return found;
 }
 
 struct PatchDecoder::Impl {
   Pipeline pipeline;
   PatchTarget target;
+  TurnedPatchTarget turned_target;
 };
 
 PatchDecoder::PatchDecoder() : impl_(std::make_unique<Impl>()) {}
@@ -119,6 +137,10 @@ PatchDecoder& PatchDecoder::operator=(PatchDecoder&&) noexcept = default;
 Status PatchDecoder::decode(std::span<const std::byte> file, const ImageInfo& info, const PatchGeometry& to,
                             const ImageOptions& options, std::uint8_t* patches) {
   STOKER_CHECKED(check_geometry(to));
+  if (is_on_its_side(info, options)) {
+    impl_->turned_target.start(to, patches);
+    return impl_->pipeline.run(file, info, options, to.height_px, to.width_px, impl_->turned_target);
+  }
   impl_->target.start(to, patches);
   return impl_->pipeline.run(file, info, options, to.height_px, to.width_px, impl_->target);
 }
@@ -137,7 +159,7 @@ Result<RgbImage> decode_rgb(std::span<const std::byte> file, const ImageOptions&
   image.height_px = found.info->upright_height_px(options.is_exif_applied);
   image.width_px = found.info->upright_width_px(options.is_exif_applied);
   image.pixels.resize(static_cast<std::size_t>(image.height_px) * static_cast<std::size_t>(image.width_px) * 3);
-  ImageTarget target(image);
+  ImageTarget target(image, is_on_its_side(*found.info, options));
   Pipeline pipeline;
   STOKER_CHECKED(pipeline.run(file, *found.info, options, image.height_px, image.width_px, target));
   return image;

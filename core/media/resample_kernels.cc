@@ -1,6 +1,7 @@
 #include "media/resample_kernels.h"
 
 #include "media/simd_targets.h"
+#include "media/taps.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "media/resample_kernels.cc"
@@ -16,7 +17,7 @@ constexpr size_t kBlockBytes = 16;  // four outputs: two int16 taps each
 constexpr size_t kVectorBlocks = kVectorBytes / kBlockBytes;
 constexpr size_t kGroupBlocks = 4;
 constexpr size_t kGroupVectors = kGroupBlocks / kVectorBlocks;
-constexpr size_t kGroupTableBytes = 2 * kGroupBlocks * kBlockBytes;  // of one pair of taps: shuffles, then weights
+constexpr size_t kTableRowBytes = kGroupBlocks * kBlockBytes;  // of a group's shuffles, and of each part of its weights
 
 /// 16 source bytes for each block of a vector.
 HWY_INLINE VU8 load_windows(const uint8_t* row, const int32_t* base) {
@@ -28,46 +29,78 @@ HWY_INLINE VU8 load_windows(const uint8_t* row, const int32_t* base) {
 #endif
 }
 
-/// Both rows' sums to pairs: row 0 in the even lanes, row 1 in the odd ones, clipped to 0..255. Sums fit int16 before
-/// clipping, because the filter overshoots by less than a factor of two.
-HWY_INLINE VI16 pairs_of(VI32 sum0, VI32 sum1, int precision) {
+/// A sum under way, one accumulator for each part of the weights.
+template <size_t kParts>
+struct Sum {
+  VI32 part[kParts];
+};
+
+/// Only one half, to be rounded by the last shift.
+template <size_t kParts>
+HWY_INLINE Sum<kParts> half_of(int precision) {
+  Sum<kParts> sum;
+  for (size_t i = 0; i < kParts; ++i) sum.part[i] = hn::Zero(I32());
+  sum.part[kParts - 1] = hn::Set(I32(), static_cast<int32_t>(uint32_t{1} << (precision - 1)));
+  return sum;
+}
+
+/// The sum, rounded to whole numbers. Two parts may wrap around on the way, as they do in one 32-bit sum.
+template <size_t kParts>
+HWY_INLINE VI32 rounded(const Sum<kParts>& sum, int precision) {
+  if constexpr (kParts == 1) {
+    return hn::ShiftRightSame(sum.part[0], precision);
+  } else {
+    return hn::ShiftRight<kPillowBits>(hn::Add(hn::ShiftLeft<kPartBits>(sum.part[0]), sum.part[1]));
+  }
+}
+
+template <size_t kParts>
+HWY_INLINE void add_dots(VI16 samples, const VI16 (&weights)[kParts], Sum<kParts>& sum) {
+  for (size_t i = 0; i < kParts; ++i) sum.part[i] = dot_pairs(samples, weights[i], sum.part[i]);
+}
+
+/// Both rows' results as pairs: row 0 in the even lanes, row 1 in the odd ones, clipped to 0..255. Results fit int16
+/// before clipping, because the filter overshoots by less than a factor of two.
+HWY_INLINE VI16 pairs_of(VI32 row0, VI32 row1) {
   const I16 d;
-  const VI16 low = hn::BitCast(d, hn::ShiftRightSame(sum0, precision));
-  const VI16 high = hn::BitCast(d, hn::ShiftLeft<16>(hn::ShiftRightSame(sum1, precision)));
-  return hn::Min(hn::Max(hn::OddEven(high, low), hn::Zero(d)), hn::Set(d, 255));
+  const VI16 both = hn::OddEven(hn::BitCast(d, hn::ShiftLeft<16>(row1)), hn::BitCast(d, row0));
+  return hn::Min(hn::Max(both, hn::Zero(d)), hn::Set(d, 255));
 }
 
 /// Window form with few pairs of taps, their number known here: shuffles and weights of a vector of outputs stay in
 /// registers over its six dot products (three planes, two rows). Locals, because a store through a byte pointer would
 /// make the compiler load them again.
-template <int kPairs>
+template <size_t kPairs, size_t kParts>
 void horizontal_few(const HorizontalView& view, const RowPair& rows, const std::array<int16_t*, 3>& out) {
+  constexpr size_t kPairBytes = (1 + kParts) * kTableRowBytes;
   const HorizontalView taps = view;
   const RowPair from = rows;
   const std::array<int16_t*, 3> to = out;
-  const VI32 half = hn::Set(I32(), 1 << (taps.precision - 1));
+  const Sum<kParts> half = half_of<kParts>(taps.precision);
   for (size_t group = 0; group < static_cast<size_t>(taps.n_groups); ++group) {
     for (size_t v = 0; v < kGroupVectors; ++v) {
-      const uint8_t* table = taps.table + group * kPairs * kGroupTableBytes + v * kVectorBytes;
+      const uint8_t* table = taps.table + group * kPairs * kPairBytes + v * kVectorBytes;
       const int32_t* base = taps.base + group * kGroupBlocks + v * kVectorBlocks;
       const size_t at = (group * kGroupBlocks + v * kVectorBlocks) * 8;
       VU8 shuffle[kPairs];
-      VI16 weights[kPairs];
+      VI16 weights[kPairs][kParts];
       for (size_t t = 0; t < kPairs; ++t) {
-        shuffle[t] = hn::Load(U8(), table + t * kGroupTableBytes);
-        weights[t] = hn::BitCast(I16(), hn::Load(U8(), table + t * kGroupTableBytes + kGroupTableBytes / 2));
+        shuffle[t] = hn::Load(U8(), table + t * kPairBytes);
+        for (size_t i = 0; i < kParts; ++i) {
+          weights[t][i] = hn::BitCast(I16(), hn::Load(U8(), table + t * kPairBytes + (1 + i) * kTableRowBytes));
+        }
       }
       VI16 done[3];
       for (size_t c = 0; c < 3; ++c) {
         const VU8 window0 = load_windows(from.rows[0][c], base);
         const VU8 window1 = load_windows(from.rows[1][c], base);
-        VI32 sum0 = half;
-        VI32 sum1 = half;
+        Sum<kParts> sum0 = half;
+        Sum<kParts> sum1 = half;
         for (size_t t = 0; t < kPairs; ++t) {
-          sum0 = dot_pairs(hn::BitCast(I16(), hn::TableLookupBytesOr0(window0, shuffle[t])), weights[t], sum0);
-          sum1 = dot_pairs(hn::BitCast(I16(), hn::TableLookupBytesOr0(window1, shuffle[t])), weights[t], sum1);
+          add_dots<kParts>(hn::BitCast(I16(), hn::TableLookupBytesOr0(window0, shuffle[t])), weights[t], sum0);
+          add_dots<kParts>(hn::BitCast(I16(), hn::TableLookupBytesOr0(window1, shuffle[t])), weights[t], sum1);
         }
-        done[c] = pairs_of(sum0, sum1, taps.precision);
+        done[c] = pairs_of(rounded<kParts>(sum0, taps.precision), rounded<kParts>(sum1, taps.precision));
       }
       for (size_t c = 0; c < 3; ++c) hn::StoreU(done[c], I16(), to[c] + at);
     }
@@ -75,20 +108,21 @@ void horizontal_few(const HorizontalView& view, const RowPair& rows, const std::
 }
 
 /// Window forms with any number of pairs.
-template <bool kOneWindow>
+template <bool kOneWindow, size_t kParts>
 void horizontal_windows(const HorizontalView& taps, const RowPair& rows, const std::array<int16_t*, 3>& out) {
+  constexpr size_t kPairBytes = (1 + kParts) * kTableRowBytes;
   const auto n_pairs = static_cast<size_t>(taps.n_pairs);
-  const VI32 half = hn::Set(I32(), 1 << (taps.precision - 1));
+  const Sum<kParts> half = half_of<kParts>(taps.precision);
   for (size_t group = 0; group < static_cast<size_t>(taps.n_groups); ++group) {
     for (size_t v = 0; v < kGroupVectors; ++v) {
-      const uint8_t* table = taps.table + group * n_pairs * kGroupTableBytes + v * kVectorBytes;
+      const uint8_t* table = taps.table + group * n_pairs * kPairBytes + v * kVectorBytes;
       const int32_t* base = taps.base + group * kGroupBlocks + v * kVectorBlocks;
       const size_t to = (group * kGroupBlocks + v * kVectorBlocks) * 8;
       for (size_t c = 0; c < 3; ++c) {
         const uint8_t* row0 = rows.rows[0][c];
         const uint8_t* row1 = rows.rows[1][c];
-        VI32 sum0 = half;
-        VI32 sum1 = half;
+        Sum<kParts> sum0 = half;
+        Sum<kParts> sum1 = half;
         VU8 window0 = load_windows(row0, base);
         VU8 window1 = load_windows(row1, base);
         for (size_t t = 0; t < n_pairs; ++t) {
@@ -96,18 +130,22 @@ void horizontal_windows(const HorizontalView& taps, const RowPair& rows, const s
             window0 = load_windows(row0 + 2 * t, base);
             window1 = load_windows(row1 + 2 * t, base);
           }
-          const VU8 shuffle = hn::Load(U8(), table + t * kGroupTableBytes);
-          const VI16 weights = hn::BitCast(I16(), hn::Load(U8(), table + t * kGroupTableBytes + kGroupTableBytes / 2));
-          sum0 = dot_pairs(hn::BitCast(I16(), hn::TableLookupBytesOr0(window0, shuffle)), weights, sum0);
-          sum1 = dot_pairs(hn::BitCast(I16(), hn::TableLookupBytesOr0(window1, shuffle)), weights, sum1);
+          const VU8 shuffle = hn::Load(U8(), table + t * kPairBytes);
+          VI16 weights[kParts];
+          for (size_t i = 0; i < kParts; ++i) {
+            weights[i] = hn::BitCast(I16(), hn::Load(U8(), table + t * kPairBytes + (1 + i) * kTableRowBytes));
+          }
+          add_dots<kParts>(hn::BitCast(I16(), hn::TableLookupBytesOr0(window0, shuffle)), weights, sum0);
+          add_dots<kParts>(hn::BitCast(I16(), hn::TableLookupBytesOr0(window1, shuffle)), weights, sum1);
         }
-        hn::StoreU(pairs_of(sum0, sum1, taps.precision), I16(), out[c] + to);
+        hn::StoreU(pairs_of(rounded<kParts>(sum0, taps.precision), rounded<kParts>(sum1, taps.precision)), I16(),
+                   out[c] + to);
       }
     }
   }
 }
 
-/// Per output, taps of one row; `n` is a multiple of 16.
+/// Per output, taps of one row with one part of their weights; `n` is a multiple of 16.
 HWY_INLINE int32_t dot(const uint8_t* source, const int16_t* weights, size_t n) {
   const I16 d;
   const hn::Half<U8> d8;
@@ -118,41 +156,54 @@ HWY_INLINE int32_t dot(const uint8_t* source, const int16_t* weights, size_t n) 
   return hn::GetLane(hn::SumOfLanes(I32(), sum));
 }
 
+template <size_t kParts>
+HWY_INLINE int32_t weighted(const uint8_t* source, const int16_t* weights, size_t n, int precision) {
+  auto sum = static_cast<uint32_t>(dot(source, weights, n));
+  if constexpr (kParts == 2) sum = (sum << kPartBits) + static_cast<uint32_t>(dot(source, weights + n, n));
+  return static_cast<int32_t>(sum + (uint32_t{1} << (precision - 1))) >> precision;
+}
+
+template <size_t kParts>
 void horizontal_dots(const HorizontalView& taps, const RowPair& rows, const std::array<int16_t*, 3>& out) {
   const auto n_taps = static_cast<size_t>(taps.n_pairs) * 2;
   const auto* weights = reinterpret_cast<const int16_t*>(taps.table);
-  const int32_t half = 1 << (taps.precision - 1);
   for (size_t x = 0; x < static_cast<size_t>(taps.n_groups) * kGroupPixels; ++x) {
     for (size_t c = 0; c < 3; ++c) {
       for (size_t row = 0; row < 2; ++row) {
         const int32_t value =
-            (dot(rows.rows[row][c] + taps.base[x], weights + x * n_taps, n_taps) + half) >> taps.precision;
+            weighted<kParts>(rows.rows[row][c] + taps.base[x], weights + x * n_taps * kParts, n_taps, taps.precision);
         out[c][2 * x + row] = static_cast<int16_t>(value < 0 ? 0 : value > 255 ? 255 : value);
       }
     }
   }
 }
 
-void HorizontalPair(const HorizontalView& taps, const RowPair& rows, const std::array<int16_t*, 3>& out) {
+template <size_t kParts>
+void horizontal_parts(const HorizontalView& taps, const RowPair& rows, const std::array<int16_t*, 3>& out) {
   switch (taps.form) {
     case HorizontalView::Form::kOneWindow:
       switch (taps.n_pairs) {
         case 1:
-          return horizontal_few<1>(taps, rows, out);
+          return horizontal_few<1, kParts>(taps, rows, out);
         case 2:
-          return horizontal_few<2>(taps, rows, out);
+          return horizontal_few<2, kParts>(taps, rows, out);
         case 3:
-          return horizontal_few<3>(taps, rows, out);
+          return horizontal_few<3, kParts>(taps, rows, out);
         case 4:
-          return horizontal_few<4>(taps, rows, out);
+          return horizontal_few<4, kParts>(taps, rows, out);
         default:
-          return horizontal_windows<true>(taps, rows, out);
+          return horizontal_windows<true, kParts>(taps, rows, out);
       }
     case HorizontalView::Form::kSlidingWindow:
-      return horizontal_windows<false>(taps, rows, out);
+      return horizontal_windows<false, kParts>(taps, rows, out);
     case HorizontalView::Form::kDot:
-      return horizontal_dots(taps, rows, out);
+      return horizontal_dots<kParts>(taps, rows, out);
   }
+}
+
+void HorizontalPair(const HorizontalView& taps, const RowPair& rows, const std::array<int16_t*, 3>& out) {
+  if (taps.n_parts == 1) return horizontal_parts<1>(taps, rows, out);
+  return horizontal_parts<2>(taps, rows, out);
 }
 
 void ZipPair(const RowPair& rows, int n_groups, const std::array<int16_t*, 3>& out) {
@@ -175,7 +226,7 @@ void ZipPair(const RowPair& rows, int n_groups, const std::array<int16_t*, 3>& o
 }
 
 /// 16 results of one output row, not yet narrowed: kGroupVectors vectors.
-struct GroupSums {
+struct GroupResults {
   VI32 lane[kGroupVectors];
 };
 
@@ -189,19 +240,18 @@ struct TwoRows {
 #endif
 };
 
-HWY_INLINE TwoRows narrow(const GroupSums& a, const GroupSums& b, int shift) {
+HWY_INLINE TwoRows narrow(const GroupResults& a, const GroupResults& b) {
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
-  const VI16 first = pack_blocks(hn::ShiftRightSame(a.lane[0], shift), hn::ShiftRightSame(a.lane[1], shift));
-  const VI16 second = pack_blocks(hn::ShiftRightSame(b.lane[0], shift), hn::ShiftRightSame(b.lane[1], shift));
+  const VI16 first = pack_blocks(a.lane[0], a.lane[1]);
+  const VI16 second = pack_blocks(b.lane[0], b.lane[1]);
   // Four pixels per 32-bit lane, in the order that packing by blocks left: a0 a2 b0 b2 | a1 a3 b1 b3.
   const hn::FixedTag<int32_t, 8> d32;
   alignas(32) static constexpr int32_t kOrder[8] = {0, 4, 1, 5, 2, 6, 3, 7};
   return {hn::BitCast(
       U8(), hn::TableLookupLanes(hn::BitCast(d32, pack_blocks(first, second)), hn::SetTableIndices(d32, kOrder)))};
 #else
-  const auto one = [shift](const GroupSums& s) HWY_ATTR {
-    return pack_blocks(pack_blocks(hn::ShiftRightSame(s.lane[0], shift), hn::ShiftRightSame(s.lane[1], shift)),
-                       pack_blocks(hn::ShiftRightSame(s.lane[2], shift), hn::ShiftRightSame(s.lane[3], shift)));
+  const auto one = [](const GroupResults& s) HWY_ATTR {
+    return pack_blocks(pack_blocks(s.lane[0], s.lane[1]), pack_blocks(s.lane[2], s.lane[3]));
   };
   return {one(a), one(b)};
 #endif
@@ -282,69 +332,82 @@ class ToLines {
 };
 
 /// Few pairs, their number known here; weights and pointers in locals for the reason given at horizontal_few.
-template <int kPairs, class To>
+template <size_t kPairs, size_t kParts, class To>
 void vertical_few(const VerticalView& taps, size_t begin, size_t end, const To sink) {
   const To to = sink;
-  const int shift = taps.precision;
+  const int precision = taps.precision;
   const int16_t* from[2][kPairs];
-  VI16 weights[2][kPairs];
+  VI16 weights[2][kPairs][kParts];
   for (size_t row = 0; row < 2; ++row) {
     for (size_t t = 0; t < kPairs; ++t) {
       from[row][t] = taps.pairs[row][t];
-      weights[row][t] = hn::BitCast(I16(), hn::Set(I32(), taps.weights[row][t]));
-    }
-  }
-  const VI32 half = hn::Set(I32(), 1 << (shift - 1));
-  for (size_t group = begin; group < end; ++group) {
-    GroupSums sums[2];
-    for (size_t row = 0; row < 2; ++row) {
-      for (size_t v = 0; v < kGroupVectors; ++v) {
-        VI32 sum = half;
-        for (size_t t = 0; t < kPairs; ++t) {
-          sum = dot_pairs(hn::Load(I16(), from[row][t] + group * kGroupPixels * 2 + v * hn::Lanes(I16())),
-                          weights[row][t], sum);
-        }
-        sums[row].lane[v] = sum;
+      for (size_t i = 0; i < kParts; ++i) {
+        weights[row][t][i] = hn::BitCast(I16(), hn::Set(I32(), taps.weights[row][t * kParts + i]));
       }
     }
-    to.put(group, narrow(sums[0], sums[1], shift));
+  }
+  const Sum<kParts> half = half_of<kParts>(precision);
+  for (size_t group = begin; group < end; ++group) {
+    GroupResults results[2];
+    for (size_t row = 0; row < 2; ++row) {
+      for (size_t v = 0; v < kGroupVectors; ++v) {
+        Sum<kParts> sum = half;
+        for (size_t t = 0; t < kPairs; ++t) {
+          add_dots<kParts>(hn::Load(I16(), from[row][t] + group * kGroupPixels * 2 + v * hn::Lanes(I16())),
+                           weights[row][t], sum);
+        }
+        results[row].lane[v] = rounded<kParts>(sum, precision);
+      }
+    }
+    to.put(group, narrow(results[0], results[1]));
   }
 }
 
-template <class To>
+template <size_t kParts, class To>
 void vertical_many(const VerticalView& taps, size_t begin, size_t end, const To to) {
   const auto n_pairs = static_cast<size_t>(taps.n_pairs);
-  const VI32 half = hn::Set(I32(), 1 << (taps.precision - 1));
+  const Sum<kParts> half = half_of<kParts>(taps.precision);
   for (size_t group = begin; group < end; ++group) {
-    GroupSums sums[2];
+    GroupResults results[2];
     for (size_t row = 0; row < 2; ++row) {
-      for (size_t v = 0; v < kGroupVectors; ++v) sums[row].lane[v] = half;
+      Sum<kParts> sums[kGroupVectors];
+      for (size_t v = 0; v < kGroupVectors; ++v) sums[v] = half;
       for (size_t t = 0; t < n_pairs; ++t) {
-        const VI16 weight = hn::BitCast(I16(), hn::Set(I32(), taps.weights[row][t]));
+        VI16 weights[kParts];
+        for (size_t i = 0; i < kParts; ++i) {
+          weights[i] = hn::BitCast(I16(), hn::Set(I32(), taps.weights[row][t * kParts + i]));
+        }
         const int16_t* from = taps.pairs[row][t] + group * kGroupPixels * 2;
         for (size_t v = 0; v < kGroupVectors; ++v) {
-          sums[row].lane[v] = dot_pairs(hn::Load(I16(), from + v * hn::Lanes(I16())), weight, sums[row].lane[v]);
+          add_dots<kParts>(hn::Load(I16(), from + v * hn::Lanes(I16())), weights, sums[v]);
         }
       }
+      for (size_t v = 0; v < kGroupVectors; ++v) results[row].lane[v] = rounded<kParts>(sums[v], taps.precision);
     }
-    to.put(group, narrow(sums[0], sums[1], taps.precision));
+    to.put(group, narrow(results[0], results[1]));
+  }
+}
+
+template <size_t kParts, class To>
+void vertical_parts(const VerticalView& taps, size_t begin, size_t end, const To to) {
+  switch (taps.n_pairs) {
+    case 1:
+      return vertical_few<1, kParts>(taps, begin, end, to);
+    case 2:
+      return vertical_few<2, kParts>(taps, begin, end, to);
+    case 3:
+      return vertical_few<3, kParts>(taps, begin, end, to);
+    case 4:
+      return vertical_few<4, kParts>(taps, begin, end, to);
+    default:
+      return vertical_many<kParts>(taps, begin, end, to);
   }
 }
 
 template <class To>
 void vertical_two(const VerticalView& taps, size_t begin, size_t end, const To to) {
-  switch (taps.n_pairs) {
-    case 1:
-      return vertical_few<1>(taps, begin, end, to);
-    case 2:
-      return vertical_few<2>(taps, begin, end, to);
-    case 3:
-      return vertical_few<3>(taps, begin, end, to);
-    case 4:
-      return vertical_few<4>(taps, begin, end, to);
-    default:
-      return vertical_many(taps, begin, end, to);
-  }
+  if (taps.n_parts == 1) return vertical_parts<1>(taps, begin, end, to);
+  return vertical_parts<2>(taps, begin, end, to);
 }
 
 void VerticalRows(const VerticalView& taps, const std::array<uint8_t*, 2>& out) {
@@ -361,6 +424,33 @@ void VerticalQuad(const VerticalView& upper, const VerticalView& lower, uint8_t*
   }
 }
 
+/// Rotates the eight bits of a byte's address (row, column) by one; four times is a transposition.
+HWY_INLINE void rotate_block(hn::Vec<hn::FixedTag<uint8_t, 16>> (&block)[kGroupPixels]) {
+  const hn::FixedTag<uint8_t, 16> d;
+  hn::Vec<hn::FixedTag<uint8_t, 16>> from[kGroupPixels];
+  for (size_t i = 0; i < kGroupPixels; ++i) from[i] = block[i];
+  for (size_t i = 0; i < kGroupPixels / 2; ++i) {
+    block[2 * i] = hn::InterleaveLower(d, from[i], from[i + kGroupPixels / 2]);
+    block[2 * i + 1] = hn::InterleaveUpper(d, from[i], from[i + kGroupPixels / 2]);
+  }
+}
+
+void TransposeRows(const std::array<const uint8_t*, kGroupPixels>& rows, int n_blocks, const uint32_t* offsets,
+                   bool is_line, uint8_t* out) {
+  const hn::FixedTag<uint8_t, 16> d;
+  for (size_t b = 0; b < static_cast<size_t>(n_blocks); ++b) {
+    hn::Vec<hn::FixedTag<uint8_t, 16>> block[kGroupPixels];
+    for (size_t i = 0; i < kGroupPixels; ++i) block[i] = hn::LoadU(d, rows[i] + b * kGroupPixels);
+    for (int i = 0; i < 4; ++i) rotate_block(block);
+    uint8_t* to = out + offsets[b];
+    if (is_line) {
+      for (size_t i = 0; i < kGroupPixels; ++i) hn::Stream(block[i], d, to + i * kGroupPixels);
+    } else {
+      for (size_t i = 0; i < kGroupPixels; ++i) hn::StoreU(block[i], d, to + i * kGroupPixels);
+    }
+  }
+}
+
 }  // namespace stoker::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -373,6 +463,7 @@ HWY_EXPORT(HorizontalPair);
 HWY_EXPORT(ZipPair);
 HWY_EXPORT(VerticalRows);
 HWY_EXPORT(VerticalQuad);
+HWY_EXPORT(TransposeRows);
 
 void horizontal_pair(const HorizontalView& taps, const RowPair& rows, const std::array<std::int16_t*, 3>& out) {
   HWY_DYNAMIC_DISPATCH(HorizontalPair)(taps, rows, out);
@@ -385,6 +476,10 @@ void vertical_rows(const VerticalView& taps, const std::array<std::uint8_t*, 2>&
 }
 void vertical_quad(const VerticalView& upper, const VerticalView& lower, std::uint8_t* out) {
   HWY_DYNAMIC_DISPATCH(VerticalQuad)(upper, lower, out);
+}
+void transpose_rows(const std::array<const std::uint8_t*, kGroupPixels>& rows, int n_blocks,
+                    const std::uint32_t* offsets, bool is_line, std::uint8_t* out) {
+  HWY_DYNAMIC_DISPATCH(TransposeRows)(rows, n_blocks, offsets, is_line, out);
 }
 void finish_streams() { hwy::FlushStream(); }
 

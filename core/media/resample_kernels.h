@@ -21,10 +21,11 @@ struct HorizontalView {
   Form form;
   int n_groups;
   int n_pairs;  ///< pairs of taps per output
+  int n_parts;  ///< of a weight, see AxisTaps
   int precision;
-  /// kOneWindow, kSlidingWindow: (n_groups, n_pairs, 2, 64): byte shuffles (source byte, zero, next source byte, zero
-  /// per output), then weights as int16 pairs. kDot: (n_groups * 16, n_pairs * 2) int16 weights, padded with zeros to a
-  /// multiple of 16 taps.
+  /// kOneWindow, kSlidingWindow: (n_groups, n_pairs, 1 + n_parts, 64): byte shuffles (source byte, zero, next source
+  /// byte, zero per output), then the parts of the weights as int16 pairs. kDot: (n_groups * 16, n_parts, n_pairs * 2)
+  /// int16 weights, padded with zeros to a multiple of 16 taps.
   const std::uint8_t* table;
   /// Source offset of each block's window, (n_groups, 4); kDot: of each output, (n_groups * 16).
   const std::int32_t* base;
@@ -41,9 +42,10 @@ void zip_pair(const RowPair& rows, int n_groups, const std::array<std::int16_t*,
 struct VerticalView {
   int n_groups;
   int n_pairs;
+  int n_parts;  ///< of a weight, see AxisTaps
   int precision;
   std::array<const std::int16_t* const*, 2> pairs;  ///< per output row, (n_pairs) pointers to rows of pairs
-  std::array<const std::int32_t*, 2> weights;       ///< per output row, (n_pairs): two int16 in one word
+  std::array<const std::int32_t*, 2> weights;       ///< per output row, (n_pairs, n_parts): two int16 in one word
   const std::uint32_t* group_offset;                ///< (n_groups): where 16 pixels of a row go
 };
 
@@ -57,5 +59,11 @@ void vertical_rows(const VerticalView& taps, const std::array<std::uint8_t*, 2>&
 /// @param out  A multiple of 64, like every group offset.
 void vertical_quad(const VerticalView& upper, const VerticalView& lower, std::uint8_t* out);
 void finish_streams();
+
+/// Turns blocks of 16 x 16 bytes on their side: column x of the 16 rows becomes 16 bytes at out + offsets[x / 16] +
+/// 16 * (x % 16).
+/// @param is_line  Whether `out` and every offset are multiples of 64 and who reads them comes later: as vertical_quad.
+void transpose_rows(const std::array<const std::uint8_t*, kGroupPixels>& rows, int n_blocks,
+                    const std::uint32_t* offsets, bool is_line, std::uint8_t* out);
 
 }  // namespace stoker

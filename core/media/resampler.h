@@ -25,19 +25,32 @@ class RowTarget {
   virtual void finish(int y) = 0;
 };
 
-/// Which way the stored picture is turned against the upright one (EXIF orientations 1 to 4).
+/// Which way the stored picture is turned against what the target wants.
 struct Mirror {
   bool is_left_right = false;
   bool is_upside_down = false;
 };
 
-/// Resizes a picture that arrives in pairs of rows: horizontal pass at once, into a ring of row pairs; vertical pass as
-/// soon as the rows that an output row needs are there. Holds no more of the picture than the vertical filter reaches.
-/// Threads: one.
+/// What becomes of one picture. Rows and columns are those of the stored picture: one on its side (EXIF orientations 5
+/// to 8) is resized as it lies, and its target turns it.
+struct ResampleJob {
+  int source_height = 0;
+  int source_width = 0;
+  int height = 0;
+  int width = 0;
+  Mirror mirror;
+  Weights weights = Weights::kInt16;
+  bool is_down_first = false;  ///< the pass along the columns comes first
+};
+
+/// Resizes a picture that arrives in pairs of rows; between the passes samples are rounded to 8 bits. Across first:
+/// horizontal pass at once, into a ring of row pairs; vertical pass as soon as the rows that an output row needs are
+/// there. Down first: the ring holds source rows, the vertical pass makes rows of the source's width, and the
+/// horizontal one finishes them. Holds no more of the picture than the vertical filter reaches. Threads: one.
 class Resampler final : public RowSink {
  public:
   /// Prepares for one picture; `target` is borrowed until its last row.
-  void start(int source_height, int source_width, int height, int width, Mirror mirror, RowTarget& target);
+  void start(const ResampleJob& job, RowTarget& target);
   Status take(int first, const RowPair& pair) override;
   /// Whether every output row was written.
   bool is_complete() const { return next_step_ == n_steps_; }
@@ -47,24 +60,27 @@ class Resampler final : public RowSink {
   void make_windows(int n_pairs, bool is_one_window);
   void make_dots();
   void make_vertical();
+  void make_strip();
   struct Rows {
     int begin;
     int end;
   };
   Rows rows_of(int step) const;
   VerticalView view_of(int y0, int y1, int c, std::size_t slot);
+  bool is_ready(int step) const;
   void emit(int step);
+  void emit_down_first(int step);
+  void put_pairs(int begin, int end);
   void copy_rows(int first, const RowPair& pair);
   std::int16_t* ring_row(int pair, int c) {
     return ring_ + (static_cast<std::size_t>(pair % ring_pairs_) * 3 + static_cast<std::size_t>(c)) * ring_stride_;
   }
+  std::uint8_t* strip_row(int i, int c) {
+    return strip_ + (static_cast<std::size_t>(i) * 3 + static_cast<std::size_t>(c)) * strip_stride_;
+  }
 
-  int source_height_ = 0;
-  int source_width_ = 0;
-  int height_ = 0;
-  int width_ = 0;
-  int n_groups_ = 0;
-  Mirror mirror_;
+  ResampleJob job_;
+  int n_groups_ = 0;  // of an output row
   RowTarget* target_ = nullptr;
 
   AxisTaps across_;  // horizontal
@@ -73,8 +89,9 @@ class Resampler final : public RowSink {
   Scratch table_memory_;
   Scratch base_memory_;
 
-  // vertical: per upright row its first pair, and (height, stride) weights of pairs
+  // vertical: per output row its first pair, and (height, stride, parts) weights of pairs
   int vertical_stride_ = 0;
+  int vertical_groups_ = 0;  // of the rows in the ring
   std::vector<std::int32_t> first_pair_;
   std::vector<std::int32_t> n_pairs_;
   Scratch weight_memory_;
@@ -85,6 +102,16 @@ class Resampler final : public RowSink {
   std::int16_t* ring_ = nullptr;
   std::size_t ring_stride_ = 0;  // int16 per plane of a pair
   int ring_pairs_ = 1;
+
+  // down first: four rows between the passes, and as pairs behind the second one
+  bool is_down_first_ = false;
+  Scratch strip_memory_;
+  std::uint8_t* strip_ = nullptr;
+  std::size_t strip_stride_ = 0;
+  std::vector<std::uint32_t> strip_offsets_;
+  Scratch finished_memory_;
+  std::int16_t* finished_ = nullptr;  // (2, 3, stride)
+  std::size_t finished_stride_ = 0;
 
   int n_steps_ = 0;  // of two output rows
   int next_step_ = 0;

@@ -4,6 +4,7 @@
 #include <hwy/targets.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -30,7 +31,7 @@ double cubic(double u) {
   return v < 1 ? ((1.5 * v - 2.5) * v) * v + 1 : v < 2 ? -0.5 * (((v - 5) * v + 8) * v - 4) : 0;
 }
 
-PlainAxis plain_axis(int n, int n_out) {
+PlainAxis plain_axis(int n, int n_out, Resizer resizer) {
   PlainAxis axis;
   const double s = static_cast<double>(n) / n_out;
   const double z = std::max(s, 1.0);
@@ -46,7 +47,8 @@ PlainAxis plain_axis(int n, int n_out) {
     for (double& x : w) largest = std::max(largest, x /= sum);
     all.push_back(w);
   }
-  while (axis.precision < 22 && static_cast<int>(0.5 + largest * (1 << (axis.precision + 1))) < (1 << 15))
+  while (axis.precision < 22 &&
+         (resizer != Resizer::kAten || static_cast<int>(0.5 + largest * (1 << (axis.precision + 1))) < (1 << 15)))
     ++axis.precision;
   for (const auto& w : all) {
     auto& q = axis.weights.emplace_back();
@@ -62,32 +64,46 @@ std::uint8_t weighted(const std::vector<std::int64_t>& w, int precision, const s
   return static_cast<std::uint8_t>(std::clamp<std::int64_t>(sum >> precision, 0, 255));
 }
 
-RgbImage plain_resize(const RgbImage& from, int height, int width) {
-  RgbImage across = from;
-  if (width != from.width_px) {
-    const PlainAxis axis = plain_axis(from.width_px, width);
-    across = {from.height_px, width, {}};
-    for (int y = 0; y < from.height_px; ++y) {
-      for (int x = 0; x < width; ++x) {
-        for (int c = 0; c < 3; ++c) {
-          across.pixels.push_back(
-              weighted(axis.weights[static_cast<std::size_t>(x)], axis.precision,
-                       from.pixels.data() + (static_cast<std::ptrdiff_t>(y) * from.width_px) * 3 + c, 3));
-        }
+RgbImage plain_across(const RgbImage& from, int width, Resizer resizer) {
+  if (width == from.width_px) return from;
+  const PlainAxis axis = plain_axis(from.width_px, width, resizer);
+  RgbImage done{from.height_px, width, {}};
+  for (int y = 0; y < from.height_px; ++y) {
+    for (int x = 0; x < width; ++x) {
+      for (int c = 0; c < 3; ++c) {
+        done.pixels.push_back(weighted(axis.weights[static_cast<std::size_t>(x)], axis.precision,
+                                       from.pixels.data() + (static_cast<std::ptrdiff_t>(y) * from.width_px) * 3 + c,
+                                       3));
       }
-    }
-  }
-  if (height == from.height_px) return across;
-  const PlainAxis axis = plain_axis(from.height_px, height);
-  RgbImage done{height, width, {}};
-  for (int y = 0; y < height; ++y) {
-    for (int i = 0; i < width * 3; ++i) {
-      done.pixels.push_back(
-          weighted(axis.weights[static_cast<std::size_t>(y)], axis.precision, across.pixels.data() + i, width * 3));
     }
   }
   return done;
 }
+
+RgbImage plain_down(const RgbImage& from, int height, Resizer resizer) {
+  if (height == from.height_px) return from;
+  const PlainAxis axis = plain_axis(from.height_px, height, resizer);
+  const int n = from.width_px * 3;
+  RgbImage done{height, from.width_px, {}};
+  for (int y = 0; y < height; ++y) {
+    for (int i = 0; i < n; ++i) {
+      done.pixels.push_back(
+          weighted(axis.weights[static_cast<std::size_t>(y)], axis.precision, from.pixels.data() + i, n));
+    }
+  }
+  return done;
+}
+
+RgbImage plain_resize(const RgbImage& from, int height, int width, Resizer resizer) {
+  const int lost_height = from.height_px - height;
+  const bool is_down_first =
+      (resizer == Resizer::kPillow13 && lost_height > 0 && lost_height > 2 * (from.width_px - width)) ||
+      (resizer == Resizer::kPillow12_2 && lost_height > 0 && from.height_px > 100 * from.width_px);
+  if (is_down_first) return plain_across(plain_down(from, height, resizer), width, resizer);
+  return plain_down(plain_across(from, width, resizer), height, resizer);
+}
+
+constexpr std::array kExact = {Resizer::kAten, Resizer::kPillow13, Resizer::kPillow12_2, Resizer::kPillow};
 
 /// EXIF orientation, pixel by pixel.
 RgbImage turned(const RgbImage& s, int orientation) {
@@ -147,17 +163,36 @@ std::vector<std::int64_t> targets() {
 INSTANTIATE_TEST_SUITE_P(Targets, OnEveryTarget, ::testing::ValuesIn(targets()),
                          [](const auto& param) { return std::string(hwy::TargetName(param.param)); });
 
+/// Every form of the kernels: few taps and many, growing, one axis alone, a single row or column, extreme ratios.
 TEST_P(OnEveryTarget, ResizesAsTheFormulasSay) {
   std::mt19937 random(11);
   const auto side = [&](int limit) { return 1 + static_cast<int>(random() % static_cast<unsigned>(limit)); };
-  for (int i = 0; i < 60; ++i) {
-    const RgbImage image = picture(side(i % 3 == 0 ? 300 : 60), side(i % 4 == 0 ? 400 : 60), static_cast<unsigned>(i));
-    const int height = i % 5 == 0 ? image.height_px : side(90);
-    const int width = i % 7 == 0 ? image.width_px : side(90);
-    const auto resized = resize_rgb(image, height, width, Resizer::kAten);
+  int n_down_first = 0;
+  for (int i = 0; i < 160; ++i) {
+    const Resizer resizer = kExact[static_cast<std::size_t>(i) % kExact.size()];
+    int rows = side(i % 3 == 0 ? 300 : 60);
+    const int columns = rows > 200 && i % 6 == 0 ? 1 + i % 2 : side(i % 4 == 0 ? 300 : 60);
+    const RgbImage image = picture(rows, columns, static_cast<unsigned>(i));
+    const int height = i % 15 == 0 ? image.height_px : side(i % 9 == 0 ? 300 : 90);
+    const int width = i % 17 == 0 ? image.width_px : side(i % 11 == 0 ? 300 : 90);
+    const auto resized = resize_rgb(image, height, width, resizer);
     ASSERT_TRUE(resized.ok());
-    ASSERT_EQ(resized->pixels, plain_resize(image, height, width).pixels)
-        << image.width_px << "x" << image.height_px << " to " << width << "x" << height;
+    ASSERT_EQ(resized->pixels, plain_resize(image, height, width, resizer).pixels)
+        << image.width_px << "x" << image.height_px << " to " << width << "x" << height << ", resizer "
+        << static_cast<int>(resizer);
+    n_down_first += plain_resize(image, height, width, Resizer::kPillow).pixels != resized->pixels;
+  }
+  EXPECT_GE(n_down_first, 20);  // results that another resizer would not have given
+}
+
+/// More taps than two parts of a weight can sum without wrapping around.
+TEST_P(OnEveryTarget, SumsAWholeRow) {
+  RgbImage white = picture(3, 5000, 1);
+  std::fill(white.pixels.begin(), white.pixels.end(), std::uint8_t{255});
+  for (const Resizer resizer : {Resizer::kAten, Resizer::kPillow13}) {
+    for (const RgbImage& image : {white, picture(3, 5000, 1)}) {
+      EXPECT_EQ(resize_rgb(image, 3, 1, resizer)->pixels, plain_resize(image, 3, 1, resizer).pixels);
+    }
   }
 }
 
@@ -165,20 +200,27 @@ TEST_P(OnEveryTarget, TurnsResizesAndPatchesFiles) {
   PatchDecoder decoder;
   int n_cases = 0;
   for (int orientation = 1; orientation <= 8; ++orientation) {
-    for (const PatchGeometry& to :
-         {PatchGeometry{64, 96, 16, 2}, {32, 160, 16, 2}, {56, 84, 14, 2}, {16, 48, 8, 2}, {48, 32, 16, 1}}) {
-      for (const auto& [height, width] : {std::pair{64, 96}, {96, 64}, {51, 77}, {200, 35}}) {
+    for (const PatchGeometry& to : {PatchGeometry{64, 96, 16, 2},
+                                    {32, 160, 16, 2},
+                                    {56, 84, 14, 2},
+                                    {16, 48, 8, 2},
+                                    {48, 32, 16, 1},
+                                    {40, 80, 20, 2}}) {
+      for (const auto& [height, width] : {std::pair{64, 96}, {96, 64}, {51, 77}, {200, 35}, {35, 200}}) {
+        ImageOptions options;
+        options.resizer = kExact[static_cast<std::size_t>(n_cases) % kExact.size()];
         const auto file = encode_jpeg(picture(height, width, 9), {.orientation = orientation});
         const auto found = probe(file, file.size(), {});
         ASSERT_TRUE(found.ok() && found->info);
         const RgbImage upright = turned(testing::decode_jpeg_plainly(file), orientation);
-        const auto want = plain_patches(plain_resize(upright, to.height_px, to.width_px), to.patch, to.merge);
+        const auto want =
+            plain_patches(plain_resize(upright, to.height_px, to.width_px, options.resizer), to.patch, to.merge);
         for (const std::size_t shift : {0U, 1U}) {  // at whole cache lines, and not
           // Guards around the patches: nothing outside may change.
           std::vector<std::uint8_t> memory(to.n_bytes() + 256, 0xA5);
           std::uint8_t* patches =
               memory.data() + 64 + (64 - reinterpret_cast<std::uintptr_t>(memory.data()) % 64) % 64 + shift;
-          const Status status = decoder.decode(file, *found->info, to, {}, patches);
+          const Status status = decoder.decode(file, *found->info, to, options, patches);
           ASSERT_TRUE(status.ok()) << status.to_string();
           ASSERT_TRUE(std::equal(want.begin(), want.end(), patches))
               << "orientation " << orientation << ", " << width << "x" << height << " to " << to.width_px << "x"
@@ -191,7 +233,7 @@ TEST_P(OnEveryTarget, TurnsResizesAndPatchesFiles) {
       }
     }
   }
-  EXPECT_EQ(n_cases, 8 * 5 * 4);
+  EXPECT_EQ(n_cases, 8 * 6 * 5);
 }
 
 TEST_P(OnEveryTarget, DecodesEveryLayout) {
@@ -200,6 +242,10 @@ TEST_P(OnEveryTarget, DecodesEveryLayout) {
       const auto file = encode_jpeg(picture(37, width, 10), {.luma_h = h, .luma_v = v});
       ASSERT_EQ(decode_rgb(file, {})->pixels, testing::decode_jpeg_plainly(file).pixels) << h << v << " " << width;
     }
+  }
+  for (int orientation = 1; orientation <= 8; ++orientation) {
+    const auto file = encode_jpeg(picture(37, 70, 11), {.orientation = orientation});
+    ASSERT_EQ(decode_rgb(file, {})->pixels, turned(testing::decode_jpeg_plainly(file), orientation).pixels);
   }
   const RgbImage image = picture(30, 77, 12);
   EXPECT_EQ(decode_rgb(encode_png(image, false), {})->pixels, image.pixels);

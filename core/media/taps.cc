@@ -14,26 +14,53 @@ double bicubic(double u) {
   return 0;
 }
 
-std::int16_t quantise(double weight, int precision) {
+std::int32_t quantise(double weight, int precision) {
   const double scaled = weight * static_cast<double>(std::int64_t{1} << precision);
-  return static_cast<std::int16_t>(scaled + (weight < 0 ? -0.5 : 0.5));
+  return static_cast<std::int32_t>(scaled + (weight < 0 ? -0.5 : 0.5));
 }
 
 void identity(int n, bool is_reversed, AxisTaps& taps) {
   taps.precision = 14;
+  taps.n_parts = 1;
   taps.max_count = 1;
   taps.stride = 1;
   taps.is_identity = !is_reversed;
   const auto size = static_cast<std::size_t>(n);
   taps.count.assign(size, 1);
-  taps.weights.assign(size, std::int16_t{1 << 14});
+  taps.weights.assign(size, 1 << 14);
   taps.first.resize(size);
   for (int i = 0; i < n; ++i) taps.first[static_cast<std::size_t>(i)] = is_reversed ? n - 1 - i : i;
 }
 
+/// The largest precision at which every weight of the axis fits int16.
+int int16_precision(double largest) {
+  int precision = 0;
+  while (precision < 22 && static_cast<std::int64_t>(
+                               0.5 + largest * static_cast<double>(std::int64_t{1} << (precision + 1))) < (1 << 15)) {
+    ++precision;
+  }
+  return precision;
+}
+
 }  // namespace
 
-void make_taps(int n_source, int n_out, bool is_reversed, AxisTaps& taps) {
+bool is_vertical_first(Resizer resizer, int source_height, int source_width, int height, int width) {
+  const std::int64_t lost_height = static_cast<std::int64_t>(source_height) - height;
+  const std::int64_t lost_width = static_cast<std::int64_t>(source_width) - width;
+  switch (resizer) {
+    case Resizer::kPillow13:
+      return lost_height > 0 && lost_height > 2 * lost_width;
+    case Resizer::kPillow12_2:
+      return lost_height > 0 && source_height > std::int64_t{100} * source_width;
+    case Resizer::kAten:
+    case Resizer::kPillow:
+    case Resizer::kFloat:
+      break;
+  }
+  return false;
+}
+
+void make_taps(int n_source, int n_out, bool is_reversed, Weights kind, AxisTaps& taps) {
   taps.n_source = n_source;
   taps.n_out = n_out;
   taps.is_identity = false;
@@ -71,19 +98,15 @@ void make_taps(int n_source, int n_out, bool is_reversed, AxisTaps& taps) {
     taps.count[i] = n;
   }
 
-  taps.precision = 0;
-  while (taps.precision < 22 &&
-         static_cast<std::int64_t>(0.5 + largest * static_cast<double>(std::int64_t{1} << (taps.precision + 1))) <
-             (1 << 15)) {
-    ++taps.precision;
-  }
+  taps.n_parts = kind == Weights::k22Bits ? 2 : 1;
+  taps.precision = kind == Weights::k22Bits ? kPillowBits : int16_precision(largest);
 
   taps.stride = bound;
   taps.weights.resize(rows * stride);
   taps.max_count = 1;
   for (std::size_t i = 0; i < rows; ++i) {
     const double* weights = raw + i * stride;
-    std::int16_t* out = taps.weights.data() + i * stride;
+    std::int32_t* out = taps.weights.data() + i * stride;
     int begin = 0;
     int end = taps.count[i];
     while (end > begin + 1 && quantise(weights[end - 1], taps.precision) == 0) --end;
