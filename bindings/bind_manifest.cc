@@ -1,5 +1,7 @@
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
 
+#include <map>
 #include <string>
 #include <string_view>
 
@@ -23,23 +25,36 @@ const char* name_of(Role role) {
       return "user";
     case Role::kAssistant:
       return "assistant";
+    case Role::kDeveloper:
+      return "developer";
     case Role::kTool:
       break;
   }
   return "tool";
 }
 
+nb::dict part_to_dict(const Part& part) {
+  nb::dict entry;
+  switch (part.kind) {
+    case Part::Kind::kText:
+      entry["text"] = part.text;
+      break;
+    case Part::Kind::kImage:
+      entry["image"] = part.media;
+      break;
+    case Part::Kind::kVideo:
+      entry["video"] = part.media;
+      break;
+    case Part::Kind::kBox:
+      entry["box"] = part.media;
+      break;
+  }
+  return entry;
+}
+
 nb::dict turn_to_dict(const Turn& turn) {
   nb::list parts;
-  for (const Part& part : turn.parts) {
-    nb::dict entry;
-    if (part.kind == Part::Kind::kText) {
-      entry["text"] = part.text;
-    } else {
-      entry[part.kind == Part::Kind::kImage ? "image" : "video"] = part.media;
-    }
-    parts.append(entry);
-  }
+  for (const Part& part : turn.parts) parts.append(part_to_dict(part));
   nb::list calls;
   for (const ToolCall& call : turn.tool_calls) {
     nb::dict entry;
@@ -52,28 +67,61 @@ nb::dict turn_to_dict(const Turn& turn) {
   out["has_content"] = turn.has_content;
   out["parts"] = parts;
   out["tool_calls"] = calls;
+  if (turn.loss_scale) out["loss_scale"] = *turn.loss_scale;
   return out;
+}
+
+nb::dict media_to_dict(const MediaRef& ref) {
+  const auto bytes = [](const std::string& text) { return nb::bytes(text.data(), text.size()); };
+  nb::dict entry;
+  entry["reference"] = bytes(ref.reference);
+  entry["height_px"] = ref.height_px;
+  entry["width_px"] = ref.width_px;
+  if (ref.min_pixels > 0) entry["min_pixels"] = ref.min_pixels;
+  if (ref.max_pixels > 0) entry["max_pixels"] = ref.max_pixels;
+  if (ref.resized_height_px > 0) entry["resized_height_px"] = ref.resized_height_px;
+  if (ref.resized_width_px > 0) entry["resized_width_px"] = ref.resized_width_px;
+  if (ref.kind == MediaKind::kVideo) {
+    nb::list frames;
+    for (const std::string& frame : ref.frames) frames.append(bytes(frame));
+    entry["frames"] = frames;
+    entry["frames_per_s"] = ref.frames_per_s;
+    if (ref.source_frames_per_s > 0) entry["source_frames_per_s"] = ref.source_frames_per_s;
+    if (ref.total_pixels > 0) entry["total_pixels"] = ref.total_pixels;
+  }
+  return entry;
 }
 
 nb::dict sample_to_dict(const Sample& sample, const RowNotes& notes) {
   nb::list turns;
   for (const Turn& turn : sample.turns) turns.append(turn_to_dict(turn));
   nb::list media;
-  for (const MediaRef& ref : sample.media) {
-    nb::dict entry;
-    entry["reference"] = nb::bytes(ref.reference.data(), ref.reference.size());
-    entry["height_px"] = ref.height_px;
-    entry["width_px"] = ref.width_px;
-    media.append(entry);
-  }
+  for (const MediaRef& ref : sample.media) media.append(media_to_dict(ref));
   nb::list tools;
   for (const std::string& tool : sample.tools) tools.append(tool);
+  nb::list boxes;
+  for (const Box& box : sample.boxes) {
+    nb::dict entry;
+    if (box.name.empty()) {
+      nb::list points;
+      for (const double x : box.points) points.append(x);
+      entry["points"] = points;
+      entry["media"] = box.media;
+      entry["is_share_of_sides"] = box.is_share_of_sides;
+    } else {
+      entry["name"] = box.name;
+    }
+    boxes.append(entry);
+  }
   nb::dict out;
   out["turns"] = turns;
   out["media"] = media;
   out["tools"] = tools;
+  out["boxes"] = boxes;
   out["id"] = notes.id;
   out["text_replaced"] = notes.text_replaced;
+  const std::string_view shape = name_of(notes.row_shape);
+  out["row_shape"] = nb::str(shape.data(), shape.size());
   return out;
 }
 
@@ -82,14 +130,17 @@ nb::dict sample_to_dict(const Sample& sample, const RowNotes& notes) {
 void bind_manifest(nb::module_& m) {
   m.def(
       "parse_row",
-      [](const nb::bytes& line, bool nonfinite_is_null) {
-        RowOptions options;
-        options.json.nonfinite_is_null = nonfinite_is_null;
+      [](const nb::bytes& line, bool nonfinite_is_null, const std::string& shape,
+         const std::map<std::string, std::string>& columns, const std::map<std::string, std::string>& roles) {
+        const RowOptions options = value_or_throw(
+            make_row_options(shape, {columns.begin(), columns.end()}, {roles.begin(), roles.end()}, nonfinite_is_null));
         RowNotes notes;
         const Sample sample = value_or_throw(parse_row(view(line), options, &notes));
         return sample_to_dict(sample, notes);
       },
-      nb::arg("line"), nb::kw_only(), nb::arg("nonfinite_is_null") = false, "One JSONL line as the engine reads it.");
+      nb::arg("line"), nb::kw_only(), nb::arg("nonfinite_is_null") = false, nb::arg("shape") = "auto",
+      nb::arg("columns") = std::map<std::string, std::string>(),
+      nb::arg("roles") = std::map<std::string, std::string>(), "One JSONL line as the engine reads it.");
   m.def(
       "json_text", [](const nb::bytes& text) { return value_or_throw(json_text(view(text))); }, nb::arg("text"),
       "JSON written anew as Python's json.dumps(ensure_ascii=False) writes it.");

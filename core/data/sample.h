@@ -26,7 +26,9 @@ struct MediaRef {
 
   // kVideo only
   std::vector<std::string> frames = {};  ///< references of a clip that is given as pictures
-  double frames_per_s = 0;  ///< rate at which `frames` were taken from their source; 0: the row does not say
+  double frames_per_s = 0;         ///< rate at which `frames` were taken from their source; 0: the row does not say
+  double source_frames_per_s = 0;  ///< rate of the source itself (`raw_fps`); 0: the row does not say
+  std::int64_t total_pixels = 0;   ///< the row's own budget for the whole clip; 0: none
 };
 
 /// `kDeveloper` is a role that some templates drop and others print.
@@ -42,9 +44,10 @@ struct Part {
 
 /// A place in a picture that the text names. Its coordinates become text once the picture's target size is known.
 struct Box {
-  std::uint32_t media = 0;     ///< the picture it lies in
-  std::vector<double> points;  ///< x, y, x, y ... in pixels of the upright picture, or shares of its sides
+  std::uint32_t media = 0;          ///< the picture it lies in
+  std::vector<double> points = {};  ///< x, y, x, y ... in pixels of the upright picture, or shares of its sides
   bool is_share_of_sides = false;
+  std::string name = {};  ///< not empty: no place but the name of an object, which a family may write in its own marks
 };
 
 struct ToolCall {

@@ -1,6 +1,7 @@
 #include "manifest/row.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include <array>
@@ -29,18 +30,31 @@ Status refused(std::string_view line) {
 // A sample in one line: "user+[text][0:a.png 3x4]" is a user turn with content, a text and the image a.png of height 3
 // and width 4.
 std::string summary(const Sample& sample) {
-  constexpr std::array<const char*, 4> kRoles = {"system", "user", "assistant", "tool"};
+  constexpr std::array<const char*, 5> kRoles = {"system", "user", "assistant", "tool", "developer"};
   std::string out;
   for (const Turn& turn : sample.turns) {
     out += fmt::format("{}{}{}", out.empty() ? "" : " ", kRoles.at(static_cast<std::size_t>(turn.role)),
                        turn.has_content ? "+" : "-");
+    if (turn.loss_scale) out += fmt::format("*{}", *turn.loss_scale);
     for (const Part& part : turn.parts) {
       if (part.kind == Part::Kind::kText) {
         out += fmt::format("[{}]", part.text);
         continue;
       }
+      if (part.kind == Part::Kind::kBox) {
+        const Box& box = sample.boxes.at(part.media);
+        if (!box.name.empty()) {
+          out += fmt::format("[ref {}]", box.name);
+        } else {
+          out +=
+              fmt::format("[box {} in {}{}]", fmt::join(box.points, " "), box.media, box.is_share_of_sides ? " %" : "");
+        }
+        continue;
+      }
       const MediaRef& media = sample.media.at(part.media);
       out += fmt::format("[{}:{}", part.media, media.reference);
+      if (media.kind == MediaKind::kVideo)
+        out += fmt::format("video {} @{}", fmt::join(media.frames, " "), media.frames_per_s);
       if (media.height_px > 0) out += fmt::format(" {}x{}", media.height_px, media.width_px);
       out += "]";
     }
@@ -214,7 +228,7 @@ TEST(ParseRow, RefusesAndSaysWhy) {
       {R"({"messages": [{"role": "user", "content": [{"type": "video", "video": "a"}]}]})", Reason::kMediaUnsupported,
        "video"},
       {R"({"messages": [{"role": "user", "content": "<video>"}], "videos": ["a"]})", Reason::kMediaUnsupported,
-       "videos"},
+       "video file"},
       {R"({"messages": [{"role": "user", "content": "x"}], "audio": "a"})", Reason::kMediaUnsupported, "audio"},
       {R"({"messages": [{"role": "user", "content": "x"}], "images": [3]})", Reason::kRowSchema, "a number"},
       {R"({"messages": [{"role": "user", "content": "x"}], "images": ["a"], "images": ["b"]})",
@@ -247,6 +261,209 @@ TEST(ParseRow, Notes) {
   EXPECT_EQ(notes.text_replaced, 0U);
   parsed(R"({"id": null, "messages": [{"role": "user", "content": "ab"}]})", &notes);
   EXPECT_EQ(notes.id, "");
+}
+
+std::string with(const RowOptions& options, std::string_view line) {
+  auto sample = parse_row(line, options);
+  return sample.ok() ? summary(*sample)
+                     : std::string(name_of(sample.status().reason())) + ": " + sample.status().message();
+}
+
+TEST(ParseRow, ShapesOfOneConversation) {
+  const std::string expected = "system+[s] user+[q1] assistant+[a1] user+[0:a.png][q2] assistant+[a2]";
+  const std::vector<std::pair<RowShape, std::string>> rows = {
+      {RowShape::kMessages,
+       R"({"system": "s", "images": ["a.png"], "messages": [{"role": "user", "content": "q1"}, {"role": "assistant", "content": "a1"},
+           {"role": "user", "content": "<image>q2"}, {"role": "assistant", "content": "a2"}]})"},
+      {RowShape::kConversations,
+       R"({"image": "a.png", "conversations": [{"from": "system", "value": "s"}, {"from": "human", "value": "q1"},
+           {"from": "gpt", "value": "a1"}, {"from": "human", "value": "<image>q2"}, {"from": "gpt", "value": "a2"}]})"},
+      {RowShape::kQueryResponse,
+       R"({"system": "s", "history": [["q1", "a1"]], "query": "<image>q2", "response": "a2", "images": ["a.png"]})"},
+      {RowShape::kInstruction,
+       R"({"system": "s", "history": [["q1", "a1"]], "instruction": "<image>q2", "input": "", "output": "a2", "images": ["a.png"]})"},
+  };
+  for (const auto& [shape, line] : rows) {
+    RowNotes notes;
+    EXPECT_EQ(summary(parsed(line, &notes)), expected) << line;
+    EXPECT_EQ(notes.row_shape, shape);
+  }
+  EXPECT_EQ(of(R"({"instruction": "a", "input": "b", "output": "c"})"), "user+[a\nb] assistant+[c]");
+}
+
+TEST(ParseRow, OnlyTheCompletionIsTrained) {
+  EXPECT_EQ(of(R"({"prompt": "q", "completion": "a"})"), "user+[q] assistant+[a]");
+  EXPECT_EQ(
+      of(R"({"prompt": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}, {"role": "assistant", "content": "b", "loss": true},
+                        {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "r"}]}],
+             "completion": [{"role": "assistant", "content": "c"}], "images": ["i"]})"),
+      "user+[q] assistant+*0[a] assistant+*1[b] user+[0:i][r] assistant+[c]");
+}
+
+TEST(ParseRow, TwoShapesAreRefusedUnlessOneIsNamed) {
+  const std::string line =
+      R"({"messages": [{"role": "user", "content": "m"}], "query": "q", "response": "r", "prompt": "p"})";
+  EXPECT_EQ(refused(line).reason(), Reason::kRowAmbiguous);
+  RowOptions options;
+  options.shape = RowShape::kQueryResponse;
+  EXPECT_EQ(with(options, line), "user+[q] assistant+[r]");
+  options.shape = RowShape::kMessages;
+  EXPECT_EQ(with(options, line), "user+[m]");
+  options.shape = RowShape::kInstruction;
+  EXPECT_EQ(with(options, line).substr(0, 10), "ROW_SCHEMA");
+  // Half a shape is none.
+  EXPECT_EQ(of(R"({"messages": [{"role": "user", "content": "m"}], "prompt": "p", "output": "o"})"), "user+[m]");
+  EXPECT_EQ(refused(R"({"prompt": "p", "query": "q"})").reason(), Reason::kRowSchema);
+}
+
+TEST(ParseRow, ColumnsAndRoles) {
+  RowOptions options;
+  options.columns = {
+      {"messages", "dialog"}, {"role", "speaker"}, {"content", "says"}, {"images", "pics"}, {"system", "rules"}};
+  options.roles = {{"bot", RowRole::kAssistant}, {"critic", RowRole::kUser}, {"user", RowRole::kDeveloper}};
+  ASSERT_TRUE(check_row_options(options).ok());
+  EXPECT_EQ(
+      with(
+          options,
+          R"({"dialog": [{"speaker": "critic", "says": "<image>x", "role": 3, "from": 4}, {"speaker": "bot", "says": "y"},
+                              {"speaker": "user", "says": "z"}], "pics": ["a"], "images": 3, "image": {}, "rules": "r", "conversations": 1})"),
+      "system+[r] user+[0:a][x] assistant+[y] developer+[z]");
+  EXPECT_EQ(with(options, R"({"messages": [{"role": "user", "content": "x"}]})").substr(0, 10), "ROW_SCHEMA");
+  options = {};
+  options.columns = {{"query", "instruction"}, {"response", "output"}};
+  EXPECT_EQ(with(options, R"({"instruction": "a", "output": "b", "input": "c"})"), "user+[a] assistant+[b]");
+  options.columns = {{"images_base64", "b64"}};
+  EXPECT_EQ(with(options, R"({"messages": [{"role": "user", "content": "<image>"}], "b64": "QUJD"})"),
+            "user+[0:data:;base64,QUJD]");
+  for (const std::vector<std::pair<std::string, std::string>>& wrong :
+       std::vector<std::vector<std::pair<std::string, std::string>>>{{{"nothing", "x"}},
+                                                                     {{"images", ""}},
+                                                                     {{"images", "x"}, {"images", "y"}},
+                                                                     {{"images", "x"}, {"videos", "x"}},
+                                                                     {{"value", "x"}}}) {
+    options.columns = wrong;
+    EXPECT_EQ(check_row_options(options).reason(), Reason::kSettings);
+  }
+}
+
+TEST(ParseRow, OptionsDescribeThemselves) {
+  RowOptions one;
+  one.columns = {{"messages", "a"}, {"images", "b"}};
+  RowOptions same;
+  same.columns = {{"images", "b"}, {"messages", "a"}};
+  EXPECT_EQ(describe(one), describe(same));
+  RowOptions other = one;
+  other.roles = {{"x", RowRole::kUser}};
+  EXPECT_NE(describe(one), describe(other));
+  other = one;
+  other.json.nonfinite_is_null = true;
+  EXPECT_NE(describe(one), describe(other));
+  other = one;
+  other.shape = RowShape::kMessages;
+  EXPECT_NE(describe(one), describe(other));
+}
+
+TEST(ParseRow, ClipsAreListsOfPictures) {
+  const auto part = [](const std::string& p) {
+    return of(R"({"messages": [{"role": "user", "content": [)" + p + "]}]}");
+  };
+  EXPECT_EQ(part(R"({"type": "video", "video": ["a", "b"], "sample_fps": 2.5, "fps": 9})"), "user+[0:video a b @2.5]");
+  EXPECT_EQ(part(R"({"type": "video", "video": ["a", {"image": "b"}], "fps": 1})"), "user+[0:video a b @1]");
+  EXPECT_EQ(of(R"({"messages": [{"role": "user", "content": "<video>x<image><video>"}], "images": "i",
+                   "videos": [["a", "b"], {"video": ["c"], "fps": 4}]})"),
+            "user+[0:video a b @0][x][1:i][2:video c @4]");
+  const Sample sample = parsed(
+      R"({"messages": [{"role": "user", "content": [{"type": "video", "video": ["a", "b"], "raw_fps": 30, "total_pixels": 9000, "max_pixels": 500}]}]})");
+  EXPECT_EQ(sample.media[0].source_frames_per_s, 30);
+  EXPECT_EQ(sample.media[0].total_pixels, 9000);
+  EXPECT_EQ(sample.media[0].max_pixels, 500);
+  EXPECT_EQ(refused(R"({"messages": [{"role": "user", "content": "<video>"}]})").reason(), Reason::kMediaCount);
+  EXPECT_EQ(refused(R"({"messages": [{"role": "user", "content": "x"}], "videos": [["a"]]})").reason(),
+            Reason::kMediaCount);
+  EXPECT_EQ(refused(R"({"messages": [{"role": "user", "content": "<video>"}], "videos": [[]]})").reason(),
+            Reason::kRowSchema);
+  EXPECT_EQ(refused(R"({"messages": [{"role": "user", "content": "<video>"}], "video": "a.mp4"})").reason(),
+            Reason::kMediaUnsupported);
+}
+
+TEST(ParseRow, WhatAnImageAsksFor) {
+  const Sample sample = parsed(
+      R"({"messages": [{"role": "user", "content": [{"type": "image", "image": "a", "min_pixels": 50, "max_pixels": 100000000000},
+           {"type": "image", "resized_height": 280, "resized_width": 420.0}, {"type": "image_url", "image_url": {"url": "c", "max_pixels": 7}}]}], "images": ["b"]})");
+  EXPECT_EQ(sample.media[0].min_pixels, 50);
+  EXPECT_EQ(sample.media[0].max_pixels, 100'000'000'000);
+  EXPECT_EQ(sample.media[1].reference, "b");
+  EXPECT_EQ(sample.media[1].resized_height_px, 280);
+  EXPECT_EQ(sample.media[1].resized_width_px, 420);
+  EXPECT_EQ(sample.media[2].reference, "c");
+  EXPECT_EQ(sample.media[2].max_pixels, 7);
+  for (const std::string bad :
+       {R"("resized_height": 28)", R"("max_pixels": "100")", R"("min_pixels": 1.5)", R"("max_pixels": 1e30)"}) {
+    EXPECT_EQ(refused(R"({"messages": [{"role": "user", "content": [{"type": "image", "image": "a", )" + bad + "}]}]}")
+                  .reason(),
+              Reason::kRowSchema)
+        << bad;
+  }
+}
+
+TEST(ParseRow, BoxesAndNames) {
+  EXPECT_EQ(
+      of(R"({"messages": [{"role": "user", "content": "<image><image>find <ref-object>"}, {"role": "assistant", "content": "<ref-object> at <bbox>, <bbox>"}],
+                   "images": ["a", "b"], "objects": {"ref": ["dog", "cat"], "bbox": [[1, 2.5, 3, 4], [5, 6]], "image_id": [1]}})"),
+      "user+[0:a][1:b][find ][ref dog] assistant+[ref cat][ at ][box 1 2.5 3 4 in 1][, ][box 5 6 in 0]");
+  EXPECT_EQ(
+      of(R"({"messages": [{"role": "user", "content": [{"type": "image", "image": "a"}, {"type": "text", "text": "<bbox> <image>"}]}],
+                   "objects": {"bbox": [[0.1, 0.2, 0.3, 0.4]], "bbox_type": "norm1"}})"),
+      "user+[0:a][box 0.1 0.2 0.3 0.4 in 0 %][ <image>]");
+  EXPECT_EQ(of(R"({"messages": [{"role": "user", "content": "<bbox> and <ref-object>"}]})"),
+            "user+[<bbox> and <ref-object>]");
+  const auto row = [](const std::string& objects) {
+    return refused(R"({"messages": [{"role": "user", "content": "<image><bbox>"}], "images": ["a"], "objects": )" +
+                   objects + "}");
+  };
+  EXPECT_EQ(row(R"({"bbox": []})").reason(), Reason::kMediaCount);
+  EXPECT_EQ(row(R"({"bbox": [[1, 2], [3, 4]]})").reason(), Reason::kMediaCount);
+  for (const std::string bad :
+       {R"({"bbox": [[1, 2, 3]]})", R"({"bbox": [[]]})", R"({"bbox": [3]})", R"({"bbox": [["1", "2"]]})",
+        R"({"bbox": [[1e9, 2]]})", R"({"bbox": [[1, 2]], "image_id": [1]})", R"({"bbox": [[1, 2]], "image_id": [-1]})",
+        R"({"bbox": [[1, 2]], "image_id": [0, 0]})", R"({"bbox": [[1, 2]], "bbox_type": "norm1000"})",
+        R"({"bbox": [[1, 2]], "ref": [""]})", R"([])"}) {
+    EXPECT_EQ(row(bad).reason(), Reason::kRowSchema) << bad;
+  }
+}
+
+TEST(ParseRow, CallsInTurnsOfTheirOwn) {
+  EXPECT_EQ(
+      of(R"({"conversations": [{"from": "human", "value": "q"}, {"from": "function_call", "value": "{\"name\": \"f\", \"arguments\": {\"x\":1}}"},
+                   {"from": "observation", "value": "o"}, {"from": "gpt", "value": "a"}]})"),
+      R"(user+[q] assistant-(f {"x": 1}) tool+[o] assistant+[a])");
+  EXPECT_EQ(
+      of(R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "let me"}, {"role": "tool_call", "content": {"name": "f", "arguments": {}}},
+                   {"role": "tool_call", "content": "[{\"name\": \"g\", \"arguments\": \"{}\"}]"}, {"role": "tool_response", "content": "o"}]})"),
+      "user+[q] assistant+[let me](f {})(g {}) tool+[o]");
+  for (const std::string bad : {R"("not json")", R"("[]")", "null", R"("{\"name\": \"f\"}")"}) {
+    EXPECT_NE(refused(R"({"messages": [{"role": "tool_call", "content": )" + bad + "}]}").code(), Code::kOk) << bad;
+  }
+}
+
+TEST(ParseRow, LossOfATurn) {
+  EXPECT_EQ(of(R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a", "loss": false},
+                   {"role": "assistant", "content": "b", "weight": 1}, {"role": "assistant", "content": "c", "loss_scale": 0.5, "loss": null},
+                   {"role": "assistant", "content": "d", "loss": true, "weight": 1}]})"),
+            "user+[q] assistant+*0[a] assistant+*1[b] assistant+*0.5[c] assistant+*1[d]");
+  const auto turn = [](const std::string& loss) {
+    return refused(R"({"messages": [{"role": "assistant", "content": "a", )" + loss + "}]}").reason();
+  };
+  EXPECT_EQ(turn(R"("loss": true, "weight": 0)"), Reason::kRowAmbiguous);
+  EXPECT_EQ(turn(R"("loss": "yes")"), Reason::kRowSchema);
+  EXPECT_EQ(turn(R"("loss_scale": -1)"), Reason::kRowSchema);
+}
+
+TEST(ParseRow, ASystemPromptBesideTheConversation) {
+  EXPECT_EQ(of(R"({"system": "", "messages": [{"role": "system", "content": "s"}]})"), "system+[s]");
+  EXPECT_EQ(refused(R"({"system": "t", "messages": [{"role": "system", "content": "s"}]})").reason(),
+            Reason::kRowAmbiguous);
+  EXPECT_EQ(refused(R"({"system": 3, "messages": [{"role": "user", "content": "s"}]})").reason(), Reason::kRowSchema);
 }
 
 // Whatever the bytes: a sample that holds together, or a typed error.

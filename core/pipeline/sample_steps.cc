@@ -12,6 +12,10 @@ Status read_sample(std::string_view line, const std::string& media_root, const O
                    const qwen_vl::QwenVl& model, MeasuredSample& sample, Sample& row, RowNotes* notes,
                    std::vector<qwen_vl::TurnRange>* turns) {
   STOKER_TRY(row, parse_row(line, {}, notes));
+  if (!row.boxes.empty()) return {Reason::kMediaUnsupported, "boxes are not written by this version"};
+  for (const MediaRef& media : row.media) {
+    if (media.kind == MediaKind::kVideo) return {Reason::kMediaUnsupported, "clips are not prepared by this version"};
+  }
   STOKER_TRY(sample.text, model.encode(row, turns));
   sample.images.resize(row.media.size());
   for (std::size_t k = 0; k < row.media.size(); ++k) {

@@ -112,7 +112,7 @@ def prepare_s3(url: str, *, storage: dict = {}, environ: Mapping[str, str] = {})
 def parse_s3_error(body: bytes) -> dict[str, str]:
     """The fields of an S3 error body."""
 
-def parse_row(line: bytes, *, nonfinite_is_null: bool = False) -> dict:
+def parse_row(line: bytes, *, nonfinite_is_null: bool = False, shape: str = 'auto', columns: Mapping[str, str] = {}, roles: Mapping[str, str] = {}) -> dict:
     """One JSONL line as the engine reads it."""
 
 def json_text(text: bytes) -> str:
