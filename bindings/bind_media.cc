@@ -33,11 +33,27 @@ Resizer resizer_of(const std::string& name) {
   throw nb::value_error("resizer must be aten, pillow13, pillow12.2, pillow or float");
 }
 
+AlphaRule alpha_of(const std::string& name) {
+  if (name == "white") return AlphaRule::kWhite;
+  if (name == "white_rgba") return AlphaRule::kWhiteRgba;
+  if (name == "drop") return AlphaRule::kDrop;
+  throw nb::value_error("alpha must be white, white_rgba or drop");
+}
+
+nb::list list_of(ImageNotes notes) {
+  nb::list names;
+  for (std::size_t i = 0; i < kImageNoteCount; ++i) {
+    if (notes.has(static_cast<ImageNote>(i)))
+      names.append(nb::str(kImageNoteNames[i].data(), kImageNoteNames[i].size()));
+  }
+  return names;
+}
+
 ImageOptions options_of(bool exif, const std::string& alpha, const std::string& grey16, std::int64_t max_pixels,
                         int max_scans) {
   ImageOptions options;
   options.is_exif_applied = exif;
-  options.alpha = alpha == "white" ? AlphaRule::kWhite : AlphaRule::kDrop;
+  options.alpha = alpha_of(alpha);
   options.grey16 = grey16 == "scale" ? Grey16Rule::kScale : Grey16Rule::kClip;
   options.limits.max_pixels = max_pixels;
   options.limits.max_scans = max_scans;
@@ -81,17 +97,16 @@ PatchGeometry geometry_of(std::pair<int, int> target, int patch, int merge) {
 
 nb::dict dict_of(const Probe& probe) {
   nb::dict out;
-  if (!probe.info) {
-    out["need"] = nb::make_tuple(probe.need_begin, probe.need_end);
-    return out;
-  }
+  if (!probe.is_complete()) out["need"] = nb::make_tuple(probe.need_begin, probe.need_end);
+  if (!probe.info) return out;
   const ImageInfo& info = *probe.info;
-  out["format"] = info.format == ImageFormat::kJpeg ? "jpeg" : "png";
+  out["format"] = nb::str(name_of(info.format).data(), name_of(info.format).size());
   out["height"] = info.height_px;
   out["width"] = info.width_px;
   out["orientation"] = info.orientation;
   out["interlaced"] = info.interlaced;
   out["scratch_bytes"] = info.scratch_bytes;
+  out["notes"] = list_of(info.notes);
   return out;
 }
 
@@ -106,20 +121,49 @@ void bind_media(nb::module_& m) {
         return dict_of(value_or_throw(probe(span_of(prefix), total_bytes, limits)));
       },
       nb::arg("prefix"), nb::arg("total_bytes") = 0, nb::kw_only(), nb::arg("max_pixels") = ImageLimits().max_pixels,
-      "What a picture's first bytes say, as a dict; or {'need': (begin, end)}, the bytes that are missing.");
+      "What a picture's first bytes say, as a dict; or {'need': (begin, end)}, the bytes that are missing. With both, "
+      "only "
+      "an orientation behind the pixels is open: give those bytes to finish_probe.");
+  m.def(
+      "finish_probe",
+      [](const nb::bytes& prefix, std::uint64_t total_bytes, const nb::bytes& piece) {
+        Probe found = value_or_throw(probe(span_of(prefix), total_bytes, {}));
+        if (!found.info) throw nb::value_error("the prefix is too short for a size");
+        found.info = finish_probe(found, span_of(piece));
+        found.need_end = found.need_begin;
+        return dict_of(found);
+      },
+      nb::arg("prefix"), nb::arg("total_bytes"), nb::arg("piece"),
+      "probe_image with the further bytes that it asked for.");
   m.def(
       "decode_image",
       [](const nb::bytes& data, bool exif, const std::string& alpha, const std::string& grey16, std::int64_t max_pixels,
-         int max_scans) {
+         int max_scans, bool allow_missing_eoi, bool allow_truncated) {
+        ImageOptions options = options_of(exif, alpha, grey16, max_pixels, max_scans);
+        options.is_end_optional = allow_missing_eoi;
+        options.is_truncated_used = allow_truncated;
         auto image = [&] {
           const nb::gil_scoped_release unlocked;
-          return decode_rgb(span_of(data), options_of(exif, alpha, grey16, max_pixels, max_scans));
+          return decode_rgb(span_of(data), options);
         }();
         return array_of(value_or_throw(std::move(image)));
       },
       nb::arg("data"), nb::kw_only(), nb::arg("exif") = true, nb::arg("alpha") = "white", nb::arg("grey16") = "scale",
       nb::arg("max_pixels") = ImageLimits().max_pixels, nb::arg("max_scans") = ImageLimits().max_scans,
-      "Decodes a JPEG or PNG to a (height, width, 3) uint8 array.");
+      nb::arg("allow_missing_eoi") = false, nb::arg("allow_truncated") = false,
+      "Decodes a picture to a (height, width, 3) uint8 array.");
+  m.def(
+      "image_notes",
+      [](const nb::bytes& data, bool allow_missing_eoi, bool allow_truncated) {
+        ImageOptions options;
+        options.is_end_optional = allow_missing_eoi;
+        options.is_truncated_used = allow_truncated;
+        ImageNotes notes;
+        value_or_throw(decode_rgb(span_of(data), options, &notes));
+        return list_of(notes);
+      },
+      nb::arg("data"), nb::kw_only(), nb::arg("allow_missing_eoi") = false, nb::arg("allow_truncated") = false,
+      "Decodes a picture and says what was odd about it: names as in a loader's report.");
   m.def(
       "resize",
       [](const Pixels& pixels, std::pair<int, int> size, const std::string& resizer) {

@@ -38,7 +38,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     require(part.ok());  // what the whole says is good is never called bad from a piece of it
     if (part->info) {
       require(part->info->height_px == info.height_px && part->info->width_px == info.width_px);
-      require(part->info->orientation == info.orientation);
+      require(!part->is_complete() || part->info->orientation == info.orientation);
+      if (!part->is_complete()) {
+        require(part->need_begin < part->need_end && part->need_end <= size);
+        const auto piece = file.subspan(part->need_begin, part->need_end - part->need_begin);
+        const auto finished = stoker::finish_probe(*part, piece);
+        require(finished.orientation >= 1 && finished.orientation <= 8);
+        require(finished.width_px == info.width_px);
+      }
     } else {
       require(part->need_begin < part->need_end && part->need_end <= size);
     }

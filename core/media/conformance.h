@@ -17,7 +17,7 @@
 namespace stoker::testing {
 
 /// Runs one decoder, and nothing else, on a file.
-using DecodeInto = std::function<Status(std::span<const std::byte>, const ImageInfo&, RowSink&)>;
+using DecodeInto = std::function<Status(std::span<const std::byte>, const ImageInfo&, RowSink&, ImageNotes&)>;
 
 struct DecoderCase {
   std::string name;
@@ -62,7 +62,8 @@ class DecoderConformance : public ::testing::TestWithParam<DecoderCase> {
     if (!found.ok()) return found.status();
     if (!found->info) return {Reason::kImgTruncated, "the probe wants more than there is"};
     CountingSink sink(found->info->height_px, found->info->width_px, max_pairs);
-    Status status = decode(file, *found->info, sink);
+    ImageNotes notes;
+    Status status = decode(file, *found->info, sink, notes);
     if (n_pairs != nullptr) *n_pairs = sink.n_pairs();
     if (status.ok()) {
       EXPECT_EQ(sink.n_pairs(), (found->info->height_px + 1) / 2);

@@ -1,5 +1,6 @@
 #include "media/exif.h"
 
+#include <array>
 #include <cstdint>
 #include <string_view>
 
@@ -8,10 +9,21 @@ namespace {
 
 using std::string_view_literals::operator""sv;
 
+constexpr std::string_view kHeader = "Exif\0\0"sv;
+
 constexpr std::uint32_t kOrientationTag = 0x0112;
-constexpr std::uint32_t kByte = 1;
-constexpr std::uint32_t kShort = 3;
-constexpr std::uint32_t kLong = 4;
+constexpr std::uint32_t kSignedByte = 6;
+
+/// Bytes of one value by TIFF type; 0 where there is no such type.
+int bytes_of_type(std::uint32_t type) {
+  constexpr std::array<std::int8_t, 17> kBytes = {0, 1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8, 4, 0, 0, 8};
+  return type < kBytes.size() ? kBytes[type] : 0;
+}
+
+/// Types whose values are whole numbers. BYTE and UNDEFINED are not: Pillow reads them as bytes.
+bool is_number(std::uint32_t type) {
+  return type == 3 || type == 4 || type == kSignedByte || type == 8 || type == 9 || type == 13;
+}
 
 /// Unsigned numbers in the block's byte order; what lies outside of it reads as 0.
 class TiffView {
@@ -36,11 +48,12 @@ class TiffView {
 
 }  // namespace
 
-int exif_orientation(std::span<const std::byte> block) {
+std::optional<int> exif_orientation(std::span<const std::byte> block) {
   std::string_view bytes(reinterpret_cast<const char*>(block.data()), block.size());
-  while (bytes.starts_with("Exif\0\0"sv)) bytes.remove_prefix(6);
-  if (!bytes.starts_with("II*\0"sv) && !bytes.starts_with("MM\0*"sv)) return 0;
-  const TiffView tiff(bytes, bytes.front() == 'I');
+  for (int i = 0; i < 2 && bytes.starts_with(kHeader); ++i) bytes.remove_prefix(kHeader.size());
+  const bool is_little = bytes.starts_with("II*\0"sv) || bytes.starts_with("II\0*"sv);
+  if (!is_little && !bytes.starts_with("MM\0*"sv) && !bytes.starts_with("MM*\0"sv)) return std::nullopt;
+  const TiffView tiff(bytes, is_little);
   const std::uint64_t directory = tiff.number(4, 4);
   const std::uint32_t n_entries = tiff.number(directory, 2);
   for (std::uint32_t i = 0; i < n_entries; ++i) {
@@ -48,11 +61,32 @@ int exif_orientation(std::span<const std::byte> block) {
     if (entry + 12 > bytes.size()) return 0;
     if (tiff.number(entry, 2) != kOrientationTag) continue;
     const std::uint32_t type = tiff.number(entry + 2, 2);
-    if ((type != kByte && type != kShort && type != kLong) || tiff.number(entry + 4, 4) != 1) return 0;
-    const std::uint32_t value = tiff.number(entry + 8, type == kLong ? 4 : static_cast<int>(type == kShort ? 2 : 1));
+    const std::uint64_t n_bytes = std::uint64_t{tiff.number(entry + 4, 4)} * static_cast<unsigned>(bytes_of_type(type));
+    const std::uint64_t at = n_bytes > 4 ? tiff.number(entry + 8, 4) : entry + 8;
+    if (n_bytes == 0 || n_bytes > bytes.size() || at + n_bytes > bytes.size()) continue;  // as if it were not there
+    const std::uint32_t value = is_number(type) ? tiff.number(at, bytes_of_type(type)) : 0;
     return value >= 1 && value <= 8 ? static_cast<int>(value) : 0;
   }
   return 0;
+}
+
+void Orientation::add_exif(std::span<const std::byte> block, ImageNotes& notes) {
+  if (has_exif_) return;
+  if (block.size() <= kHeader.size()) return notes.add(ImageNote::kExifUnreadable);
+  set_exif(block, notes);
+}
+
+void Orientation::set_exif(std::span<const std::byte> block, ImageNotes& notes) {
+  has_exif_ = true;
+  exif_ = exif_orientation(block);
+  const std::string_view bytes(reinterpret_cast<const char*>(block.data()), block.size());
+  const bool is_doubled = bytes.starts_with(kHeader) && bytes.substr(kHeader.size()).starts_with(kHeader);
+  if (!exif_ || is_doubled) notes.add(ImageNote::kExifUnreadable);
+}
+
+int Orientation::value(int otherwise) const {
+  if (exif_.value_or(0) != 0) return *exif_;
+  return xmp_ != 0 ? xmp_ : otherwise;
 }
 
 int xmp_orientation(std::span<const std::byte> packet) {

@@ -3,13 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
-#include "media/colour_kernels.h"
-#include "media/jpeg/jpeg.h"
-#include "media/jpeg/jpeg_header.h"
+#include "media/formats.h"
 #include "media/limits.h"
-#include "media/png/png.h"
-#include "media/png/png_header.h"
 #include "media/resampler.h"
 #include "media/sniff.h"
 #include "media/targets.h"
@@ -35,7 +32,7 @@ Status check_resizer(Resizer resizer) {
 }
 
 bool is_on_its_side(const ImageInfo& info, const ImageOptions& options) {
-  return options.is_exif_applied && info.orientation >= kFirstTransposed;
+  return info.applied_orientation(options.is_exif_applied) >= kFirstTransposed;
 }
 
 /// What the resampler does with a picture as it is stored; sizes are those of the upright one.
@@ -68,7 +65,8 @@ class Pipeline {
   /// @param target  One that turns, if the picture is on its side.
   Status run(std::span<const std::byte> file, const ImageInfo& info, const ImageOptions& options, int height, int width,
              RowTarget& target) {
-    resampler_.start(job_of(options.resizer, options.is_exif_applied ? info.orientation : 1,
+    notes_ = info.notes;
+    resampler_.start(job_of(options.resizer, info.applied_orientation(options.is_exif_applied),
                             info.upright_height_px(options.is_exif_applied),
                             info.upright_width_px(options.is_exif_applied), height, width),
                      target);
@@ -100,14 +98,21 @@ class Pipeline {
     return {};
   }
 
+  ImageNotes notes() const { return notes_; }
+
  private:
   Status decode(std::span<const std::byte> file, const ImageInfo& info, const ImageOptions& options, RowSink& sink) {
-    if (info.format == ImageFormat::kPng) return png_.decode(file, info, options, sink);
-    return jpeg_.decode(file, info, options.limits, sink);
+    auto& decoder = decoders_[static_cast<std::size_t>(info.format)];
+    if (!decoder) {
+      const FormatEntry* entry = find_format(info.format);
+      if (entry == nullptr) return {Reason::kInternal, "a picture was probed that this build does not decode"};
+      decoder = entry->make();
+    }
+    return decoder->decode(file, info, options, sink, notes_);
   }
 
-  JpegDecoder jpeg_;
-  PngDecoder png_;
+  std::array<std::unique_ptr<Decoder>, kImageFormatCount> decoders_;  // made when first needed
+  ImageNotes notes_;
   Resampler resampler_;
   Scratch rows_;
 };
@@ -116,11 +121,18 @@ class Pipeline {
 
 Result<Probe> probe(std::span<const std::byte> prefix, std::uint64_t total_bytes, const ImageLimits& limits) {
   if (prefix.empty() && total_bytes == 0) return Status(Reason::kImgEmpty, "0 bytes");
-  STOKER_TRY(const auto format, sniff(prefix, total_bytes != 0 && prefix.size() >= total_bytes));
-  if (!format) return need_more(prefix.size(), prefix.size() + 1, total_bytes);
-  STOKER_TRY(Probe found, *format == ImageFormat::kPng ? probe_png(prefix, total_bytes, limits)
-                                                       : probe_jpeg(prefix, total_bytes, limits));
+  STOKER_TRY(const FormatEntry* format, sniff(prefix, total_bytes != 0 && prefix.size() >= total_bytes));
+  if (format == nullptr) return need_more(prefix.size(), prefix.size() + 1, total_bytes);
+  STOKER_TRY(Probe found, format->probe(prefix, total_bytes, limits));
   return found;
+}
+
+ImageInfo finish_probe(const Probe& probed, std::span<const std::byte> piece) {
+  ImageInfo info = *probed.info;
+  const FormatEntry* format = find_format(info.format);
+  if (format == nullptr || format->read_tail == nullptr) return info;
+  format->read_tail(piece, info);
+  return info;
 }
 
 struct PatchDecoder::Impl {
@@ -145,6 +157,8 @@ Status PatchDecoder::decode(std::span<const std::byte> file, const ImageInfo& in
   return impl_->pipeline.run(file, info, options, to.height_px, to.width_px, impl_->target);
 }
 
+ImageNotes PatchDecoder::notes() const { return impl_->pipeline.notes(); }
+
 Status PatchDecoder::patches_of(const RgbImage& image, const PatchGeometry& to, Resizer resizer,
                                 std::uint8_t* patches) {
   STOKER_CHECKED(check_geometry(to));
@@ -152,7 +166,7 @@ Status PatchDecoder::patches_of(const RgbImage& image, const PatchGeometry& to, 
   return impl_->pipeline.run(image, resizer, to.height_px, to.width_px, impl_->target);
 }
 
-Result<RgbImage> decode_rgb(std::span<const std::byte> file, const ImageOptions& options) {
+Result<RgbImage> decode_rgb(std::span<const std::byte> file, const ImageOptions& options, ImageNotes* notes) {
   STOKER_TRY(const Probe found, probe(file, file.size(), options.limits));
   if (!found.info) return Status(Reason::kImgTruncated, fmt::format("ends at byte {}, inside the header", file.size()));
   RgbImage image;
@@ -162,6 +176,7 @@ Result<RgbImage> decode_rgb(std::span<const std::byte> file, const ImageOptions&
   ImageTarget target(image, is_on_its_side(*found.info, options));
   Pipeline pipeline;
   STOKER_CHECKED(pipeline.run(file, *found.info, options, image.height_px, image.width_px, target));
+  if (notes != nullptr) *notes = pipeline.notes();
   return image;
 }
 

@@ -5,13 +5,18 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string_view>
 
 #include "base/result.h"
 #include "data/rgb.h"
+#include "media/notes.h"
 
 namespace stoker {
 
-enum class ImageFormat : std::uint8_t { kJpeg, kPng };
+enum class ImageFormat : std::uint8_t { kJpeg, kPng, kWebp, kGif, kBmp, kTiff, kHeif };
+/// "jpeg" and so on.
+std::string_view name_of(ImageFormat format);
+inline constexpr std::size_t kImageFormatCount = 7;
 
 /// What the bytes before the first pixel say about a picture.
 struct ImageInfo {
@@ -19,17 +24,22 @@ struct ImageInfo {
   int height_px = 0;  ///< as stored, before the EXIF orientation is applied
   int width_px = 0;
   int orientation = 1;      ///< EXIF 1..8; broken or absent counts as 1
-  bool interlaced = false;  ///< interlaced PNG, or JPEG in several scans (progressive)
-  /// Whole-picture buffers that decoding needs (several scans, interlacing, a picture on its side): lease them before
-  /// `PatchDecoder::decode`. What a decoder took once it keeps.
+  bool interlaced = false;  ///< interlaced PNG or GIF, or JPEG in several scans (progressive)
+  /// The orientation is the format's own and counts whatever ImageOptions::is_exif_applied says: TIFF, as in Pillow.
+  bool is_turned_always = false;
+  ImageNotes notes;  ///< what is odd, as far as the header shows it
+  /// Whole-picture buffers that decoding needs (several scans, interlacing, codecs that give no rows): lease them
+  /// before `PatchDecoder::decode`. What a decoder took once it keeps.
   std::size_t scratch_bytes = 0;
 
-  /// Height and width as a viewer shows the picture; `is_exif_applied` as in ImageOptions.
+  /// The orientation that is applied; `is_exif_applied` as in ImageOptions.
+  int applied_orientation(bool is_exif_applied) const { return is_exif_applied || is_turned_always ? orientation : 1; }
+  /// Height and width as a viewer shows the picture.
   int upright_height_px(bool is_exif_applied = true) const {
-    return is_exif_applied && orientation >= 5 ? width_px : height_px;
+    return applied_orientation(is_exif_applied) >= 5 ? width_px : height_px;
   }
   int upright_width_px(bool is_exif_applied = true) const {
-    return is_exif_applied && orientation >= 5 ? height_px : width_px;
+    return applied_orientation(is_exif_applied) >= 5 ? height_px : width_px;
   }
 };
 
@@ -67,20 +77,25 @@ struct ImageOptions {
   Resizer resizer = Resizer::kAten;
   AlphaRule alpha = AlphaRule::kWhite;
   Grey16Rule grey16 = Grey16Rule::kScale;
+  bool is_end_optional = false;    ///< a JPEG that lacks nothing but its end marker is used
+  bool is_truncated_used = false;  ///< a JPEG or PNG that ends early is used, missing parts as the codec leaves them
   ImageLimits limits;
 };
 
-/// Either what was found, or the bytes that are missing to find it.
+/// What was found, or the bytes that are missing to find it.
 struct Probe {
   std::optional<ImageInfo> info;
-  /// [need_begin, need_end): fetch these and probe again with the longer prefix. Empty when `info` is there.
+  /// [need_begin, need_end). Without `info`: fetch these, which follow the prefix, and probe again. With `info`: all is
+  /// known but an orientation that stands behind the pixels (PNG, WebP); it may lie in this range, which goes to
+  /// `finish_probe`. Empty otherwise.
   std::uint64_t need_begin = 0;
   std::uint64_t need_end = 0;
+
+  bool is_complete() const { return info.has_value() && need_begin == need_end; }
 };
 
 /// Reads a picture's size and orientation from the beginning of its file. Content decides, never a name.
-/// The orientation is that of the metadata in front of the pixels: a PNG whose eXIf chunk follows IDAT counts as
-/// upright.
+/// With the whole object in `prefix` the answer is final; the rest of it has a say in a PNG's and a WebP's orientation.
 ///
 /// @param prefix       The first bytes of the object, as many as the caller has.
 /// @param total_bytes  Size of the whole object, 0 if unknown.
@@ -89,6 +104,12 @@ struct Probe {
 ///         IMG_TOO_LARGE, IMG_CORRUPT, or IMG_TRUNCATED if `prefix` is the whole object and the header is not complete.
 /// Threads: any. Allocates nothing on success.
 Result<Probe> probe(std::span<const std::byte> prefix, std::uint64_t total_bytes, const ImageLimits& limits);
+
+/// Completes what `probe` said about a picture whose orientation may stand behind its pixels.
+/// @param piece  The bytes [need_begin, need_end) of the object. Of a PNG that is the file's end only, so metadata far
+/// in
+///               front of it are missed; decoding, which sees the whole file, then finds another orientation.
+ImageInfo finish_probe(const Probe& probed, std::span<const std::byte> piece);
 
 /// The target of a decode: upright size in pixels, both sides multiples of patch * merge.
 struct PatchGeometry {
@@ -126,6 +147,9 @@ class PatchDecoder {
   Status decode(std::span<const std::byte> file, const ImageInfo& info, const PatchGeometry& to,
                 const ImageOptions& options, std::uint8_t* patches);
 
+  /// What was odd about the last picture that was decoded.
+  ImageNotes notes() const;
+
   /// The same for a picture in memory, (height, width, 3) uint8, upright.
   Status patches_of(const RgbImage& image, const PatchGeometry& to, Resizer resizer, std::uint8_t* patches);
 
@@ -135,7 +159,8 @@ class PatchDecoder {
 };
 
 /// A whole picture, upright when `options.is_exif_applied`. For inspection and tests.
-Result<RgbImage> decode_rgb(std::span<const std::byte> file, const ImageOptions& options);
+/// @param notes  Gets what was odd about it; may be null.
+Result<RgbImage> decode_rgb(std::span<const std::byte> file, const ImageOptions& options, ImageNotes* notes = nullptr);
 
 /// Bicubic resize of an upright picture. For frames, inspection and tests.
 /// @return kInternal if a side is not positive.

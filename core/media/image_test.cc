@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <initializer_list>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "media/encode_for_test.h"
 #include "media/exif.h"
@@ -65,7 +68,13 @@ TEST(Probe, AnyPrefixAgreesWithTheWhole) {
       if (part->info) {
         is_found = true;
         EXPECT_EQ(part->info->height_px, 30);
-        EXPECT_EQ(part->info->orientation, whole->info->orientation);
+        ImageInfo info = *part->info;
+        if (!part->is_complete()) {
+          ASSERT_LE(part->need_end, file.size());
+          info = finish_probe(*part, std::span(file).subspan(part->need_begin, part->need_end - part->need_begin));
+        }
+        EXPECT_EQ(info.orientation, whole->info->orientation);
+        EXPECT_EQ(info.scratch_bytes, whole->info->scratch_bytes);
       } else {
         EXPECT_FALSE(is_found) << "found with less";
         EXPECT_EQ(part->need_begin, n);
@@ -107,16 +116,36 @@ TEST(Exif, ReadsOrientationAndNothingElse) {
       EXPECT_EQ(exif_orientation(bytes_of(tiff(is_little, 0x112, 3, 1, value))), want);
       EXPECT_EQ(exif_orientation(bytes_of(tiff(is_little, 0x112, 4, 1, value))), want);
     }
-    EXPECT_EQ(exif_orientation(bytes_of("Exif\0\0Exif\0\0" + tiff(is_little, 0x112, 3, 1, 6))), 0)
+    EXPECT_EQ(exif_orientation(bytes_of("Exif\0\0Exif\0\0" + tiff(is_little, 0x112, 3, 1, 6))), std::nullopt)
         << "no header where C strings end";
     EXPECT_EQ(exif_orientation(bytes_of(std::string("Exif\0\0Exif\0\0", 12) + tiff(is_little, 0x112, 3, 1, 6))), 6);
     EXPECT_EQ(exif_orientation(bytes_of(tiff(is_little, 0x113, 3, 1, 6))), 0);
     EXPECT_EQ(exif_orientation(bytes_of(tiff(is_little, 0x112, 2, 1, 6))), 0) << "a text";
-    EXPECT_EQ(exif_orientation(bytes_of(tiff(is_little, 0x112, 3, 2, 6))), 0) << "two of them";
+    EXPECT_EQ(exif_orientation(bytes_of(tiff(is_little, 0x112, 1, 1, 6))), 0)
+        << "a byte, which Pillow takes for a text";
+    EXPECT_EQ(exif_orientation(bytes_of(tiff(is_little, 0x112, 3, 2, 6))), 6) << "the first of two";
+    EXPECT_EQ(exif_orientation(bytes_of(tiff(is_little, 0x112, 3, 3, 6))), 0) << "three, and elsewhere";
     const std::string whole = tiff(is_little, 0x112, 3, 1, 6);
     for (std::size_t n = 0; n + 4 < whole.size(); ++n)
-      EXPECT_EQ(exif_orientation(bytes_of(std::string_view(whole).substr(0, n))), 0) << n;
+      EXPECT_EQ(exif_orientation(bytes_of(std::string_view(whole).substr(0, n))).value_or(0), 0) << n;
   }
+}
+
+TEST(Exif, TheFirstBlockThatIsNotEmptyCounts) {
+  const std::string six = std::string("Exif\0\0", 6) + tiff(true, 0x112, 3, 1, 6);
+  const std::string three = std::string("Exif\0\0", 6) + tiff(true, 0x112, 3, 1, 3);
+  const std::string empty("Exif\0\0", 6);
+  const auto read = [](std::initializer_list<std::string> blocks) {
+    Orientation orientation;
+    ImageNotes notes;
+    for (const std::string& block : blocks) orientation.add_exif(bytes_of(block), notes);
+    return std::pair(orientation.value(), notes.has(ImageNote::kExifUnreadable));
+  };
+  EXPECT_EQ(read({six, three}), std::pair(6, false));
+  EXPECT_EQ(read({empty, six}), std::pair(6, true));
+  EXPECT_EQ(read({empty + "xx", six}), std::pair(1, true)) << "nor does Pillow look further";
+  EXPECT_EQ(read({empty + six}), std::pair(6, true));
+  EXPECT_EQ(read({empty + empty + six}), std::pair(1, true));
 }
 
 TEST(Exif, ReadsXmp) {

@@ -13,8 +13,10 @@ namespace {
 
 using std::string_view_literals::operator""sv;
 
-constexpr std::string_view kJpegMagic = "\xFF\xD8\xFF"sv;
-constexpr std::string_view kPngMagic = "\x89PNG\r\n\x1A\n"sv;
+constexpr std::size_t kTellingBytes = 18;  ///< every format is told from another by so many
+/// How files begin, for those too short to be told otherwise.
+constexpr std::array<std::string_view, 4> kSignatures = {"\xFF\xD8\xFF"sv, "\x89PNG\r\n\x1A\n"sv, "GIF87a"sv,
+                                                         "GIF89a"sv};
 
 struct Kind {
   std::string_view magic;
@@ -104,12 +106,15 @@ std::string container_name(std::string_view text) {
 
 }  // namespace
 
-Result<std::optional<ImageFormat>> sniff(std::span<const std::byte> prefix, bool is_whole) {
+Result<const FormatEntry*> sniff(std::span<const std::byte> prefix, bool is_whole) {
   const std::string_view text(reinterpret_cast<const char*>(prefix.data()), prefix.size());
-  if (text.starts_with(kJpegMagic)) return std::optional(ImageFormat::kJpeg);
-  if (text.starts_with(kPngMagic)) return std::optional(ImageFormat::kPng);
-  if (text.size() < 16 && !is_whole) return std::optional<ImageFormat>();
-  if (!text.empty() && (kPngMagic.starts_with(text) || kJpegMagic.starts_with(text))) {
+  for (const FormatEntry& format : formats()) {
+    if (format.begins(text)) return &format;
+  }
+  if (text.size() < kTellingBytes && !is_whole) return nullptr;
+  const bool is_cut = std::any_of(kSignatures.begin(), kSignatures.end(),
+                                  [text](std::string_view signature) { return signature.starts_with(text); });
+  if (is_cut && !text.empty()) {
     return Status(Reason::kImgTruncated, fmt::format("ends after {} bytes, inside the signature", text.size()));
   }
   if (const std::string name = container_name(text); !name.empty()) {

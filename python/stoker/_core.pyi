@@ -70,11 +70,19 @@ def render_chat(model: str | os.PathLike, turns: Sequence[tuple[str, bool, Seque
 
 def probe_image(prefix: bytes, total_bytes: int = 0, *, max_pixels: int = 178956970) -> dict:
     """
-    What a picture's first bytes say, as a dict; or {'need': (begin, end)}, the bytes that are missing.
+    What a picture's first bytes say, as a dict; or {'need': (begin, end)}, the bytes that are missing. With both, only an orientation behind the pixels is open: give those bytes to finish_probe.
     """
 
-def decode_image(data: bytes, *, exif: bool = True, alpha: str = 'white', grey16: str = 'scale', max_pixels: int = 178956970, max_scans: int = 500) -> NDArray[numpy.uint8]:
-    """Decodes a JPEG or PNG to a (height, width, 3) uint8 array."""
+def finish_probe(prefix: bytes, total_bytes: int, piece: bytes) -> dict:
+    """probe_image with the further bytes that it asked for."""
+
+def decode_image(data: bytes, *, exif: bool = True, alpha: str = 'white', grey16: str = 'scale', max_pixels: int = 178956970, max_scans: int = 500, allow_missing_eoi: bool = False, allow_truncated: bool = False) -> NDArray[numpy.uint8]:
+    """Decodes a picture to a (height, width, 3) uint8 array."""
+
+def image_notes(data: bytes, *, allow_missing_eoi: bool = False, allow_truncated: bool = False) -> list:
+    """
+    Decodes a picture and says what was odd about it: names as in a loader's report.
+    """
 
 def resize(pixels: Annotated[NDArray[numpy.uint8], dict(shape=(None, None, 3), order='C', device='cpu', writable=False)], size: tuple[int, int], *, resizer: str = 'aten') -> NDArray[numpy.uint8]:
     """

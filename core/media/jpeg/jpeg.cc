@@ -75,15 +75,18 @@ JpegDecoder::~JpegDecoder() = default;
 JpegDecoder::JpegDecoder(JpegDecoder&&) noexcept = default;
 JpegDecoder& JpegDecoder::operator=(JpegDecoder&&) noexcept = default;
 
-Status JpegDecoder::decode(std::span<const std::byte> file, const ImageInfo& info, const ImageLimits& limits,
-                           RowSink& sink) {
+Status JpegDecoder::decode(std::span<const std::byte> file, const ImageInfo& info, const ImageOptions& options,
+                           RowSink& sink, ImageNotes& notes) {
   Impl& impl = *impl_;
-  STOKER_CHECKED(impl.codec.open(file, limits.max_scans));
+  const JpegTolerance tolerance{options.is_end_optional, options.is_truncated_used};
+  STOKER_CHECKED(impl.codec.open(file, options.limits.max_scans, tolerance));
   ChromaLayout layout = ChromaLayout::kFull;
   bool is_raw = false;
-  Status status = impl.start(info, limits, layout, is_raw);
+  Status status = impl.start(info, options.limits, layout, is_raw);
   if (status.ok()) status = is_raw ? impl.raw_rows(layout, sink) : impl.scanlines(sink);
+  if (status.ok()) status = impl.codec.check_scans();  // before its tables are freed
   if (status.ok()) status = impl.codec.guarded([](jpeg_decompress_struct& d) { jpeg_finish_decompress(&d); });
+  if (status.ok()) impl.codec.add_notes(notes);
   impl.codec.abort();
   return status;
 }

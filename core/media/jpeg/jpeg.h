@@ -5,7 +5,7 @@
 #include <span>
 
 #include "base/result.h"
-#include "media/image.h"
+#include "media/decoder.h"
 #include "media/row_sink.h"
 
 namespace stoker {
@@ -14,18 +14,19 @@ namespace stoker {
 /// the library before upsampling and are finished by our own kernels; all others go through its scanlines. Threads: one
 /// decoder per thread. Memory: strip buffers, kept; coefficient buffers of pictures in several scans are the library's
 /// and counted in ImageInfo::scratch_bytes. Source: ITU-T T.81; libjpeg-turbo 2.1.5; for CMYK, Pillow's Convert.c.
-class JpegDecoder {
+class JpegDecoder final : public Decoder {
  public:
   JpegDecoder();
-  ~JpegDecoder();
+  ~JpegDecoder() override;
   JpegDecoder(JpegDecoder&&) noexcept;
   JpegDecoder& operator=(JpegDecoder&&) noexcept;
 
-  /// @return kBadSample IMG_TRUNCATED (also where only the end marker is missing), IMG_CORRUPT (the codec lost data or
-  /// sync, or more
-  ///         than 64 stray bytes), IMG_TOO_MANY_SCANS, IMG_UNSUPPORTED; or the sink's error. What the sink got until
-  ///         then is void.
-  Status decode(std::span<const std::byte> file, const ImageInfo& info, const ImageLimits& limits, RowSink& sink);
+  /// @return kBadSample IMG_TRUNCATED (also where only the end marker is missing, unless `options` allow it),
+  /// IMG_CORRUPT
+  ///         (the codec lost data or sync, or more than 64 stray bytes), IMG_TOO_MANY_SCANS, IMG_UNSUPPORTED; or the
+  ///         sink's error.
+  Status decode(std::span<const std::byte> file, const ImageInfo& info, const ImageOptions& options, RowSink& sink,
+                ImageNotes& notes) override;
 
  private:
   struct Impl;

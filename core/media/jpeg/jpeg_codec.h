@@ -8,8 +8,15 @@
 #include <jpeglib.h>
 
 #include "base/result.h"
+#include "media/notes.h"
 
 namespace stoker {
+
+/// What is accepted of a file that ends early.
+struct JpegTolerance {
+  bool is_end_optional = false;
+  bool is_truncated_used = false;
+};
 
 /// libjpeg's decompressor with its errors tamed: nothing is printed, and every failure comes back as a Status. The
 /// library reports errors by longjmp; `guarded` is the only place that sets one up, and what runs inside must own
@@ -22,7 +29,7 @@ class JpegCodec {
   JpegCodec& operator=(const JpegCodec&) = delete;
 
   /// Begins a file (borrowed until the next call). Nothing of the file before is left, not even its tables.
-  Status open(std::span<const std::byte> file, int max_scans);
+  Status open(std::span<const std::byte> file, int max_scans, JpegTolerance tolerance);
   /// Calls fn(jpeg_decompress_struct&). Only calls into the library and plain data belong into `fn`.
   template <typename Fn>
   Status guarded(Fn fn) {
@@ -37,6 +44,10 @@ class JpegCodec {
     return {reinterpret_cast<const std::byte*>(source_.next_input_byte), source_.bytes_in_buffer};
   }
   void begin_pixels() { is_in_pixels_ = true; }
+  /// Whether a picture whose end marker was made up lacks scans (IMG_TRUNCATED unless that is tolerated).
+  Status check_scans();
+  /// What was odd about a file that was read to its end.
+  void add_notes(ImageNotes& notes) const;
 
  private:
   enum class Trouble : unsigned char { kNone, kLibrary, kTruncated, kDamaged, kTooManyScans };
@@ -65,7 +76,10 @@ class JpegCodec {
   std::jmp_buf jump_{};
   std::size_t file_bytes_ = 0;
   int max_scans_ = 0;
+  JpegTolerance tolerance_;
   int n_stray_bytes_ = 0;
+  bool is_past_end_ = false;  // the file ended and an end marker was made up
+  bool has_lost_rows_ = false;
   Trouble trouble_ = Trouble::kNone;
   bool is_created_ = false;
   bool is_in_pixels_ = false;

@@ -18,6 +18,7 @@ using std::string_view_literals::operator""sv;
 constexpr int kEoi = 0xD9;
 constexpr int kSos = 0xDA;
 constexpr int kApp1 = 0xE1;
+constexpr int kApp2 = 0xE2;
 constexpr int kMaxComponents = 4;
 
 bool is_frame_header(int marker) {
@@ -101,9 +102,8 @@ std::size_t next_marker(std::span<const std::byte> bytes, std::size_t at) {
 
 Result<Probe> probe_jpeg(std::span<const std::byte> prefix, std::uint64_t total_bytes, const ImageLimits& limits) {
   Frame frame;
-  int from_exif = 0;
-  int from_xmp = 0;
-  bool has_exif = false;
+  Orientation orientation;
+  ImageNotes notes;
   for (std::size_t at = next_marker(prefix, 2);; at = next_marker(prefix, at)) {
     if (at >= prefix.size()) return need_more(prefix.size(), prefix.size() + 1, total_bytes);
     const int marker = byte_at(prefix, at);
@@ -123,17 +123,21 @@ Result<Probe> probe_jpeg(std::span<const std::byte> prefix, std::uint64_t total_
       STOKER_TRY(frame, read_frame(marker, body, limits));
     } else if (marker == kApp1) {
       const std::string_view text(reinterpret_cast<const char*>(body.data()), body.size());
-      if (text.starts_with("Exif\0\0"sv) && !has_exif) {
-        has_exif = true;
-        from_exif = exif_orientation(body);
-      } else if (text.starts_with("http://ns.adobe.com/xap/1.0/\0"sv) && from_xmp == 0) {
-        from_xmp = xmp_orientation(body);
+      if (text.starts_with("Exif\0\0"sv)) {
+        orientation.add_exif(body, notes);
+      } else if (text.starts_with("http://ns.adobe.com/xap/1.0/\0"sv)) {
+        orientation.set_xmp(body);
       }
+    } else if (marker == kApp2) {
+      const std::string_view text(reinterpret_cast<const char*>(body.data()), body.size());
+      if (text.starts_with("ICC_PROFILE\0"sv)) notes.add(ImageNote::kIccIgnored);
+      if (text.starts_with("MPF\0"sv)) notes.add(ImageNote::kMorePictures);
     } else if (marker == kSos) {
       if (!frame.is_there || body.empty()) return Status(Reason::kImgCorrupt, "JPEG scan without a frame header");
       frame.info.interlaced = frame.info.interlaced || byte_at(body, 0) < frame.n_components;
       frame.info.scratch_bytes = frame.info.interlaced ? frame.coefficient_bytes : 0;
-      frame.info.orientation = from_exif != 0 ? from_exif : from_xmp != 0 ? from_xmp : 1;
+      frame.info.orientation = orientation.value();
+      frame.info.notes = notes;
       Probe probe;
       probe.info = frame.info;
       return probe;

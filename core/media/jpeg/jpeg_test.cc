@@ -14,7 +14,9 @@ namespace stoker::testing {
 
 DecodeInto jpeg_decoder() {
   return [decoder = std::make_shared<JpegDecoder>()](std::span<const std::byte> file, const ImageInfo& info,
-                                                     RowSink& sink) { return decoder->decode(file, info, {}, sink); };
+                                                     RowSink& sink, ImageNotes& notes) {
+    return decoder->decode(file, info, {}, sink, notes);
+  };
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -1,6 +1,7 @@
 #include "media/png/png_header.h"
 
 #include <fmt/format.h>
+#include <zlib.h>
 
 #include <algorithm>
 
@@ -18,6 +19,21 @@ std::uint32_t number_at(std::span<const std::byte> file, std::size_t at) {
   std::uint32_t value = 0;
   for (std::size_t i = 0; i < 4; ++i) value = value << 8 | std::to_integer<std::uint32_t>(file[at + i]);
   return value;
+}
+
+constexpr std::uint64_t kTailBytes = 65536;  ///< read for an orientation behind the pixels
+
+/// A chunk of metadata, if it is one and sound.
+void read_metadata(std::span<const std::byte> file, const PngChunk& chunk, Orientation& orientation,
+                   ImageNotes& notes) {
+  const auto body = file.subspan(chunk.begin + 8, chunk.length);
+  const std::string_view text(reinterpret_cast<const char*>(body.data()), body.size());
+  const bool is_exif = chunk.type == "eXIf";
+  const bool is_xmp =
+      chunk.type == "iTXt" && text.starts_with("XML:com.adobe.xmp\0\0"sv);  // second zero: not compressed
+  if ((!is_exif && !is_xmp) || !is_png_chunk_sound(file, chunk)) return;
+  if (is_exif) orientation.set_exif(body, notes);
+  if (is_xmp) orientation.set_xmp(body);
 }
 
 bool is_depth_allowed(int colour_type, int depth) {
@@ -81,31 +97,59 @@ Result<Probe> probe_png(std::span<const std::byte> prefix, std::uint64_t total_b
   info.width_px = header.width_px;
   info.interlaced = header.is_interlaced;
   bool has_transparency = false;
-  int from_exif = 0;
-  int from_xmp = 0;
-  for (std::size_t at = kPngHeaderBytes;;) {
+  Orientation orientation;
+  std::size_t at = kPngHeaderBytes;
+  for (;;) {
     STOKER_TRY(const auto chunk, png_chunk_at(prefix, at));
     if (!chunk) return need_more(prefix.size(), at + 8, total_bytes);
     if (chunk->type == "IDAT") break;
     if (chunk->type == "IEND") return Status(Reason::kImgCorrupt, "PNG without pixels");
     if (chunk->end() > prefix.size()) return need_more(prefix.size(), chunk->end(), total_bytes);
-    const auto body = prefix.subspan(at + 8, chunk->length);
     if (chunk->type == "tRNS") has_transparency = true;
-    if (chunk->type == "eXIf") from_exif = exif_orientation(body);
-    if (chunk->type == "iTXt") {
-      const std::string_view text(reinterpret_cast<const char*>(body.data()), body.size());
-      if (text.starts_with("XML:com.adobe.xmp\0\0"sv)) from_xmp = xmp_orientation(body);  // second zero: not compressed
-    }
+    if (chunk->type == "iCCP") info.notes.add(ImageNote::kIccIgnored);
+    if (chunk->type == "acTL") info.notes.add(ImageNote::kAnimatedFirstFrame);
+    read_metadata(prefix, *chunk, orientation, info.notes);
     at = chunk->end();
   }
-  info.orientation = from_exif != 0 ? from_exif : from_xmp != 0 ? from_xmp : 1;
+  const bool is_final = orientation.has_exif();  // a file has one such chunk
+  if (!is_final && (total_bytes == 0 || prefix.size() >= total_bytes)) {
+    for (;;) {
+      const auto chunk = png_chunk_at(prefix, at);
+      if (!chunk.ok() || !*chunk || (*chunk)->end() > prefix.size()) break;  // decoding will complain
+      read_metadata(prefix, **chunk, orientation, info.notes);
+      at = (*chunk)->end();
+    }
+  }
+  info.orientation = orientation.value();
   if (info.interlaced) {
     info.scratch_bytes = static_cast<std::size_t>(info.height_px) * static_cast<std::size_t>(info.width_px) *
                          bytes_per_pixel(png_samples(header, has_transparency));
   }
   Probe probe;
   probe.info = info;
+  if (!is_final && prefix.size() < total_bytes) {
+    probe.need_begin = std::max<std::uint64_t>(prefix.size(), total_bytes - std::min(total_bytes, kTailBytes));
+    probe.need_end = total_bytes;
+  }
   return probe;
+}
+
+void read_png_tail(std::span<const std::byte> piece, ImageInfo& info) {
+  Orientation orientation;
+  for (std::size_t at = 0; at + 12 <= piece.size(); ++at) {
+    const char last = static_cast<char>(piece[at + 7]);
+    if (last != 'f' && last != 't') continue;  // cheap, before a chunk's name is looked at
+    const auto chunk = png_chunk_at(piece, at);
+    if (!chunk.ok() || !*chunk || ((*chunk)->type != "eXIf" && (*chunk)->type != "iTXt")) continue;
+    if (is_png_chunk_sound(piece, **chunk)) read_metadata(piece, **chunk, orientation, info.notes);
+  }
+  info.orientation = orientation.value(info.orientation);
+}
+
+bool is_png_chunk_sound(std::span<const std::byte> file, const PngChunk& chunk) {
+  if (chunk.end() > file.size()) return false;
+  const auto* begin = reinterpret_cast<const Bytef*>(file.data() + chunk.begin + 4);
+  return crc32_z(0, begin, chunk.length + 4) == number_at(file, chunk.begin + 8 + chunk.length);
 }
 
 PngSamples png_samples(const PngHeader& header, bool has_transparency) {

@@ -38,8 +38,15 @@ struct PngHeader {
 inline constexpr std::size_t kPngHeaderBytes = 33;
 Result<PngHeader> read_png_header(std::span<const std::byte> file);
 
-/// `probe` for PNG: IHDR, and the chunks up to IDAT for the orientation. No chunk is inflated.
+/// `probe` for PNG: IHDR, and the chunks up to IDAT, or to the end if they are there, for the orientation. No chunk is
+/// inflated.
 Result<Probe> probe_png(std::span<const std::byte> prefix, std::uint64_t total_bytes, const ImageLimits& limits);
+
+/// An orientation in the last bytes of a PNG, wherever they begin: chunks are recognised by their checksums.
+void read_png_tail(std::span<const std::byte> piece, ImageInfo& info);
+
+/// Whether the chunk's checksum is right; false if it is not all there.
+bool is_png_chunk_sound(std::span<const std::byte> file, const PngChunk& chunk);
 
 /// How a picture's pixels leave the codec.
 enum class PngSamples : std::uint8_t { kGrey8, kRgb8, kRgba8, kRgba16 };

@@ -11,7 +11,9 @@ namespace stoker::testing {
 
 DecodeInto png_decoder() {
   return [decoder = std::make_shared<PngDecoder>()](std::span<const std::byte> file, const ImageInfo& info,
-                                                    RowSink& sink) { return decoder->decode(file, info, {}, sink); };
+                                                    RowSink& sink, ImageNotes& notes) {
+    return decoder->decode(file, info, {}, sink, notes);
+  };
 }
 
 INSTANTIATE_TEST_SUITE_P(Png, DecoderConformance,
