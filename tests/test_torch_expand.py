@@ -14,7 +14,8 @@ from stoker import _core
 from stoker.torch import Normalisation, expand
 
 FAMILIES = {"qwen3": ("qwen3-vl", 16), "qwen2_5": ("qwen2_5-vl", 14)}
-FEATURES = [case for case in load("image_features.json") if case["backend"] == "torchvision"]
+FEATURES = load("image_features.json")
+RESIZER = {"torchvision": "aten", "pil": "pillow13"}
 
 
 def normalisation(family: str, backend: Literal["torchvision", "pil"] = "torchvision") -> Normalisation:
@@ -39,24 +40,29 @@ def test_every_level_becomes_what_the_reference_makes_of_it(
     np.testing.assert_array_equal(table.T.view(np.uint32), golden.view(np.uint32))
 
 
+@pytest.mark.parametrize("backend", ["torchvision", "pil"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_golden_patches(family: str) -> None:
+def test_golden_patches(family: str, backend: Literal["torchvision", "pil"]) -> None:
     golden = np.load(GOLDENS / "uint8_patches.npz")
     patch = FAMILIES[family][1]
-    patches = golden[f"{family}_torchvision_uint8"].reshape(-1, 3, patch, patch)
-    pixels = expand(patches, normalisation(family))
+    patches = golden[f"{family}_{backend}_uint8"].reshape(-1, 3, patch, patch)
+    pixels = expand(patches, normalisation(family, backend))
     assert pixels.shape == (len(patches), 3 * 2 * patch * patch)
-    assert sha(pixels) == golden[f"{family}_torchvision_float32_sha256"]
+    assert sha(pixels) == golden[f"{family}_{backend}_float32_sha256"]
 
 
 @pytest.mark.parametrize(
-    "case", FEATURES, ids=lambda c: c["family"] + "_{kind}_{height}x{width}".format(**c["image"]) + f"_{c['size']}"
+    "case",
+    FEATURES,
+    ids=lambda c: f"{c['family']}_{c['backend']}_" + "{kind}_{height}x{width}".format(**c["image"]) + f"_{c['size']}",
 )
 def test_a_picture_becomes_the_image_processors_pixels(case: dict[str, Any]) -> None:
     patch = FAMILIES[case["family"]][1]
     _, grid_h, grid_w = case["grid_thw"]
-    patches = _core.image_patches(recipes.image(case["image"]), (grid_h * patch, grid_w * patch), patch, 2)
-    assert sha(expand(torch.from_numpy(patches), normalisation(case["family"]))) == case["pixel_values_sha256"]
+    target = (grid_h * patch, grid_w * patch)
+    patches = _core.image_patches(recipes.image(case["image"]), target, patch, 2, resizer=RESIZER[case["backend"]])
+    pixels = expand(torch.from_numpy(patches), normalisation(case["family"], case["backend"]))
+    assert sha(pixels) == case["pixel_values_sha256"]
 
 
 def test_a_clip_is_not_repeated_in_time() -> None:

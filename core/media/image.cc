@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "media/float_resampler.h"
 #include "media/formats.h"
 #include "media/limits.h"
 #include "media/resampler.h"
@@ -24,11 +25,6 @@ Status check_geometry(const PatchGeometry& to) {
   }
   return {Reason::kInternal,
           fmt::format("{}x{} is no grid of patches of {} merged by {}", to.width_px, to.height_px, to.patch, to.merge)};
-}
-
-Status check_resizer(Resizer resizer) {
-  if (resizer != Resizer::kFloat) return {};
-  return {Reason::kInternal, "this resizer is not built yet"};
 }
 
 bool is_on_its_side(const ImageInfo& info, const ImageOptions& options) {
@@ -77,8 +73,31 @@ class Pipeline {
   }
 
   Status run(const RgbImage& image, Resizer resizer, int height, int width, RowTarget& target) {
-    STOKER_CHECKED(check_resizer(resizer));
+    if (resizer == Resizer::kFloat) {
+      float_resampler_.start(image.height_px, image.width_px, height, width, target);
+      return send(image, float_resampler_);
+    }
     resampler_.start(job_of(resizer, 1, image.height_px, image.width_px, height, width), target);
+    STOKER_CHECKED(send(image, resampler_));
+    finish_streams();
+    return {};
+  }
+
+  /// The whole picture in its own size, upright when `options.is_exif_applied`.
+  Result<RgbImage> picture(std::span<const std::byte> file, const ImageInfo& info, const ImageOptions& options) {
+    RgbImage image;
+    image.height_px = info.upright_height_px(options.is_exif_applied);
+    image.width_px = info.upright_width_px(options.is_exif_applied);
+    image.pixels.resize(static_cast<std::size_t>(image.height_px) * static_cast<std::size_t>(image.width_px) * 3);
+    ImageTarget target(image, is_on_its_side(info, options));
+    STOKER_CHECKED(run(file, info, options, image.height_px, image.width_px, target));
+    return image;
+  }
+
+  ImageNotes notes() const { return notes_; }
+
+ private:
+  Status send(const RgbImage& image, RowSink& sink) {
     const auto n = static_cast<std::size_t>(image.width_px);
     const std::size_t stride = round_up(n, 64) + kRowSlackBytes;
     auto* rows = rows_.get<std::uint8_t>(6 * stride);
@@ -92,15 +111,11 @@ class Pipeline {
           pair.rows[i][c] = to;
         }
       }
-      STOKER_CHECKED(resampler_.take(y, pair));
+      STOKER_CHECKED(sink.take(y, pair));
     }
-    finish_streams();
     return {};
   }
 
-  ImageNotes notes() const { return notes_; }
-
- private:
   Status decode(std::span<const std::byte> file, const ImageInfo& info, const ImageOptions& options, RowSink& sink) {
     auto& decoder = decoders_[static_cast<std::size_t>(info.format)];
     if (!decoder) {
@@ -114,6 +129,7 @@ class Pipeline {
   std::array<std::unique_ptr<Decoder>, kImageFormatCount> decoders_;  // made when first needed
   ImageNotes notes_;
   Resampler resampler_;
+  FloatResampler float_resampler_;
   Scratch rows_;
 };
 
@@ -149,6 +165,10 @@ PatchDecoder& PatchDecoder::operator=(PatchDecoder&&) noexcept = default;
 Status PatchDecoder::decode(std::span<const std::byte> file, const ImageInfo& info, const PatchGeometry& to,
                             const ImageOptions& options, std::uint8_t* patches) {
   STOKER_CHECKED(check_geometry(to));
+  if (options.resizer == Resizer::kFloat) {
+    STOKER_TRY(const RgbImage upright, impl_->pipeline.picture(file, info, options));
+    return patches_of(upright, to, options.resizer, patches);
+  }
   if (is_on_its_side(info, options)) {
     impl_->turned_target.start(to, patches);
     return impl_->pipeline.run(file, info, options, to.height_px, to.width_px, impl_->turned_target);
@@ -169,13 +189,8 @@ Status PatchDecoder::patches_of(const RgbImage& image, const PatchGeometry& to, 
 Result<RgbImage> decode_rgb(std::span<const std::byte> file, const ImageOptions& options, ImageNotes* notes) {
   STOKER_TRY(const Probe found, probe(file, file.size(), options.limits));
   if (!found.info) return Status(Reason::kImgTruncated, fmt::format("ends at byte {}, inside the header", file.size()));
-  RgbImage image;
-  image.height_px = found.info->upright_height_px(options.is_exif_applied);
-  image.width_px = found.info->upright_width_px(options.is_exif_applied);
-  image.pixels.resize(static_cast<std::size_t>(image.height_px) * static_cast<std::size_t>(image.width_px) * 3);
-  ImageTarget target(image, is_on_its_side(*found.info, options));
   Pipeline pipeline;
-  STOKER_CHECKED(pipeline.run(file, *found.info, options, image.height_px, image.width_px, target));
+  STOKER_TRY(RgbImage image, pipeline.picture(file, *found.info, options));
   if (notes != nullptr) *notes = pipeline.notes();
   return image;
 }

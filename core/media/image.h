@@ -68,7 +68,8 @@ enum class Resizer : std::uint8_t {
                 ///< shrinks
   kPillow,      ///< Pillow up to 12.1: horizontal first
   kFloat,       ///< torch's float kernel, clamped and rounded to 8 bits at the end (frames of a clip in qwen-vl-utils);
-                ///< equal in at least 99.99 % of samples, because torch's own builds differ in how they round sums
+                ///< equal in at least 99.99 % of samples, because torch's own builds differ in how they round sums.
+                ///< A file is held as a whole picture for it, which `ImageInfo::scratch_bytes` does not count
 };
 
 /// Decides pixels: part of a run's fingerprint.
