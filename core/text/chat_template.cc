@@ -3,151 +3,21 @@
 #include <fmt/format.h>
 #include <simdjson.h>
 
+#include <algorithm>
+#include <array>
 #include <fstream>
 #include <optional>
 #include <sstream>
 #include <utility>
 
 #include "base/hash.h"
+#include "text/foreign_template.h"
+#include "text/templates/native_template.h"
 
 namespace stoker::text {
 namespace {
 
-/// The template of the Qwen3-VL Instruct checkpoints, 5,292 bytes.
-constexpr std::string_view kQwen3Vl = "3636d0f0bd6bef02654cdffdc447b79cb2cef8ab02cc75267345946291a489e4";
-
-constexpr std::string_view kToolsIntroduction =
-    "# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
-    "You are provided with function signatures within <tools></tools> XML tags:\n<tools>";
-constexpr std::string_view kToolsInstructions =
-    "\n</tools>\n\nFor each function call, return a json object with function name and arguments within "
-    "<tool_call></tool_call> XML tags:\n<tool_call>\n"
-    "{\"name\": <function-name>, \"arguments\": <args-json-object>}\n</tool_call><|im_end|>\n";
-
-/// Writes one conversation. Follows the template's branches in its order.
-class Qwen3VlRenderer {
- public:
-  Qwen3VlRenderer(const Sample& sample, RenderOptions options) : sample_(sample), options_(options) {}
-
-  std::vector<RenderedTurn> render() && {
-    write_head();
-    for (std::size_t i = 0; i < sample_.turns.size(); ++i) {
-      switch (sample_.turns[i].role) {
-        case Role::kUser:
-          write_user(i);
-          break;
-        case Role::kAssistant:
-          write_assistant(i);
-          break;
-        case Role::kTool:
-          write_tool(i);
-          break;
-        case Role::kSystem:  // the first is in the head; later ones are not rendered
-        case Role::kDeveloper:
-          break;
-      }
-    }
-    if (options_.add_generation_prompt) begin("assistant\n", RenderedTurn::kNoTurn);
-    return std::move(chunks_);
-  }
-
- private:
-  void begin(std::string_view header, std::size_t turn) {
-    chunks_.emplace_back();
-    chunks_.back().turn = static_cast<std::uint32_t>(turn);
-    write("<|im_start|>");
-    write(header);
-  }
-  void write(std::string_view text) { chunks_.back().text.append(text); }
-  void write_from_row(std::string_view text) {
-    if (text.empty()) return;
-    auto& [whole, content, media, is_assistant, turn] = chunks_.back();
-    if (!content.empty() && content.back().end == whole.size()) {
-      content.back().end += text.size();
-    } else {
-      content.push_back({whole.size(), whole.size() + text.size()});
-    }
-    whole.append(text);
-  }
-
-  void write_head() {
-    const Turn& first = sample_.turns.front();
-    const bool is_system = first.role == Role::kSystem;
-    if (!is_system && sample_.tools.empty()) return;
-    begin("system\n", is_system ? 0 : RenderedTurn::kNoTurn);
-    if (is_system) write_texts(first);
-    if (sample_.tools.empty()) {
-      write("<|im_end|>\n");
-      return;
-    }
-    if (is_system) write("\n\n");
-    write(kToolsIntroduction);
-    for (const std::string& tool : sample_.tools) {
-      write("\n");
-      write_from_row(tool);
-    }
-    write(kToolsInstructions);
-  }
-
-  void write_texts(const Turn& turn) {
-    for (const Part& part : turn.parts) {
-      if (part.kind == Part::Kind::kText) write_from_row(part.text);
-    }
-  }
-
-  void write_parts(const Turn& turn) {
-    for (const Part& part : turn.parts) {
-      if (part.kind == Part::Kind::kText) {
-        write_from_row(part.text);
-        continue;
-      }
-      const bool is_image = part.kind == Part::Kind::kImage;
-      const int number = is_image ? ++n_images_ : ++n_videos_;
-      if (options_.add_vision_id) write(fmt::format("{} {}: ", is_image ? "Picture" : "Video", number));
-      write(is_image ? "<|vision_start|><|image_pad|><|vision_end|>" : "<|vision_start|><|video_pad|><|vision_end|>");
-      chunks_.back().media.push_back(part.media);
-    }
-  }
-
-  void write_user(std::size_t i) {
-    begin("user\n", i);
-    write_parts(sample_.turns[i]);
-    write("<|im_end|>\n");
-  }
-
-  void write_assistant(std::size_t i) {
-    const Turn& turn = sample_.turns[i];
-    begin("assistant\n", i);
-    chunks_.back().is_assistant = true;
-    write_texts(turn);
-    bool needs_line_feed = turn.has_content;
-    for (const ToolCall& call : turn.tool_calls) {
-      if (needs_line_feed) write("\n");
-      needs_line_feed = true;
-      write("<tool_call>\n{\"name\": \"");
-      write_from_row(call.name);
-      write("\", \"arguments\": ");
-      write_from_row(call.arguments);
-      write("}\n</tool_call>");
-    }
-    write("<|im_end|>\n");
-  }
-
-  /// Neighbouring tool turns share one user chunk.
-  void write_tool(std::size_t i) {
-    const auto is_tool = [this](std::size_t at) { return sample_.turns[at].role == Role::kTool; };
-    if (i == 0 || !is_tool(i - 1)) begin("user", i);
-    write("\n<tool_response>\n");
-    write_parts(sample_.turns[i]);
-    write("\n</tool_response>");
-    if (i + 1 == sample_.turns.size() || !is_tool(i + 1)) write("<|im_end|>\n");
-  }
-
-  const Sample& sample_;
-  const RenderOptions options_;
-  std::vector<RenderedTurn> chunks_;
-  int n_images_ = 0, n_videos_ = 0;
-};
+constexpr std::array<std::string_view, 5> kRoleNames = {"system", "user", "assistant", "tool", "developer"};  // by Role
 
 std::optional<std::string> read_file(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -172,21 +42,84 @@ std::optional<std::string> template_in(const std::string& json) {
   return std::nullopt;
 }
 
+/// Jinja takes one line feed off the end of a template, so that with it is the same template.
+const NativeTemplate* find_native(std::string_view text, const std::string& sha256) {
+  if (const NativeTemplate* const found = find_native_template(sha256)) return found;
+  return text.ends_with('\n') ? find_native_template(sha256_hex(text.substr(0, text.size() - 1))) : nullptr;
+}
+
+Status unknown(std::string_view name, const std::string& sha256, TemplateEngine engine) {
+  std::string known;
+  for (const NativeTemplate& one : native_templates()) {
+    known += fmt::format("{}{} ({}...)", known.empty() ? "" : ", ", one.name, one.sha256.substr(0, 8));
+  }
+  const std::string_view advice = engine == TemplateEngine::kNative || engine == TemplateEngine::kCheck
+                                      ? "set template: auto to have it rendered by jinja2"
+                                      : "install jinja2 to have it rendered by that: pip install 'stoker[jinja]'";
+  return {Reason::kTemplateUnknown,
+          fmt::format("{}: the template with SHA-256 {} is not one that is rendered natively ({}); {}", name, sha256,
+                      known, advice)};
+}
+
+/// The text around byte `at`, on one line.
+std::string excerpt(std::string_view text, std::size_t at) {
+  std::string out;
+  const std::size_t begin = at < 20 ? 0 : at - 20;
+  for (const char c : text.substr(std::min(begin, text.size()), 48)) {
+    if (c == '\n') {
+      out += "\\n";
+    } else {
+      out += static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7F ? '?' : c;
+    }
+  }
+  return out;
+}
+
+Status compare(const Rendered& native, const Rendered& jinja) {
+  const std::string ours = native.text();
+  const std::string theirs = jinja.text();
+  if (ours == theirs) return {};
+  std::size_t at = 0;
+  while (at < ours.size() && at < theirs.size() && ours[at] == theirs[at]) ++at;
+  return {Reason::kTemplateDiffers,
+          fmt::format("the native rendering and jinja2's differ from byte {} on: native `{}`, jinja2 `{}`; set "
+                      "template: jinja to go on with jinja2's, and please report it",
+                      at, excerpt(ours, at), excerpt(theirs, at))};
+}
+
 }  // namespace
 
-Result<ChatTemplate> ChatTemplate::load(const std::filesystem::path& model) {
+std::string_view name_of(Role role) { return kRoleNames[static_cast<std::size_t>(role)]; }
+
+std::optional<Role> role_named(std::string_view name) {
+  for (std::size_t i = 0; i < kRoleNames.size(); ++i) {
+    if (kRoleNames[i] == name) return static_cast<Role>(i);
+  }
+  return std::nullopt;
+}
+
+std::string Rendered::text() const {
+  std::string out;
+  for (const RenderedTurn& chunk : chunks) out += chunk.text;
+  return out;
+}
+
+Result<ChatTemplate> ChatTemplate::load(const std::filesystem::path& model, TemplateEngine engine,
+                                        const TurnRendererFactory& make_renderer) {
   std::error_code ignored;
   if (!std::filesystem::is_directory(model, ignored)) {
     const auto text = read_file(model);
     if (!text) return Status(Reason::kModelFolder, "cannot read " + model.string());
-    return from_text(*text, model.string());
+    return from_text(*text, model.string(), engine, make_renderer, model.parent_path());
   }
   const auto jinja = model / "chat_template.jinja";
-  if (const auto text = read_file(jinja)) return from_text(*text, jinja.string());
+  if (const auto text = read_file(jinja)) return from_text(*text, jinja.string(), engine, make_renderer, model);
   for (const char* const name : {"chat_template.json", "tokenizer_config.json"}) {
     const auto json = read_file(model / name);
     if (!json) continue;
-    if (const auto text = template_in(*json)) return from_text(*text, (model / name).string());
+    if (const auto text = template_in(*json)) {
+      return from_text(*text, (model / name).string(), engine, make_renderer, model);
+    }
   }
   return Status(Reason::kModelFolder,
                 "no chat template in " + model.string() +
@@ -194,20 +127,32 @@ Result<ChatTemplate> ChatTemplate::load(const std::filesystem::path& model) {
                     "tokenizer_config.json");
 }
 
-Result<ChatTemplate> ChatTemplate::from_text(std::string_view text, std::string_view name) {
-  std::string fingerprint = sha256_hex(text);
-  if (fingerprint != kQwen3Vl) {
-    return Status(
-        Reason::kTemplateUnknown,
-        fmt::format("{}: the template with SHA-256 {} is not known; rendered natively: Qwen3-VL Instruct ({})", name,
-                    fingerprint, kQwen3Vl));
+Result<ChatTemplate> ChatTemplate::from_text(std::string_view text, std::string_view name, TemplateEngine engine,
+                                             const TurnRendererFactory& make_renderer,
+                                             const std::filesystem::path& folder) {
+  ChatTemplate made;
+  made.fingerprint_ = sha256_hex(text);
+  if (engine != TemplateEngine::kJinja) made.native_ = find_native(text, made.fingerprint_);
+  const bool wants_native = engine == TemplateEngine::kNative || engine == TemplateEngine::kCheck;
+  if (wants_native && made.native_ == nullptr) return unknown(name, made.fingerprint_, engine);
+  if (engine == TemplateEngine::kCheck || made.native_ == nullptr) {
+    if (!make_renderer) return unknown(name, made.fingerprint_, TemplateEngine::kAuto);
+    auto renderer = make_renderer(text, folder);
+    if (!renderer.ok()) return std::move(renderer).status().with(name);
+    made.renderer_ = std::move(renderer).value();
   }
-  return ChatTemplate(std::move(fingerprint));
+  return made;
 }
 
-Result<std::vector<RenderedTurn>> ChatTemplate::render(const Sample& sample, RenderOptions options) const {
+Result<Rendered> ChatTemplate::render(const Sample& sample, RenderOptions options) const {
   if (sample.turns.empty()) return Status(Reason::kRowSchema, "the conversation has no turn");
-  return Qwen3VlRenderer(sample, options).render();
+  if (native_ == nullptr) return render_foreign(*renderer_, sample, options);
+  Rendered native = native_->render(sample, options);
+  if (renderer_ != nullptr) {
+    STOKER_TRY(const Rendered jinja, render_foreign(*renderer_, sample, options));
+    STOKER_CHECKED(compare(native, jinja));
+  }
+  return native;
 }
 
 }  // namespace stoker::text

@@ -28,14 +28,10 @@ Turn turn(Role role, std::string text) {
   return t;
 }
 
-std::string joined(const std::vector<RenderedTurn>& chunks) {
-  std::string all;
-  for (const RenderedTurn& chunk : chunks) all += chunk.text;
-  return all;
-}
+std::string joined(const std::vector<RenderedTurn>& chunks) { return Rendered{.chunks = chunks}.text(); }
 
 std::vector<RenderedTurn> rendered(const Sample& sample, RenderOptions options = {}) {
-  return ChatTemplate::load(kModel).value().render(sample, options).value();
+  return ChatTemplate::load(kModel).value().render(sample, options).value().chunks;
 }
 
 TEST(ChatTemplate, RendersTurnsCallsAndToolAnswers) {

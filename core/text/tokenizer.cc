@@ -218,6 +218,8 @@ bool Tokenizer::is_guarded(std::string_view token) {
   return std::find(kGuarded.begin(), kGuarded.end(), token) != kGuarded.end();
 }
 
+std::span<const std::string_view> Tokenizer::guarded() { return kGuarded; }
+
 Result<std::shared_ptr<const Tokenizer>> Tokenizer::load(const std::filesystem::path& tokenizer_json) {
   std::ifstream file(tokenizer_json, std::ios::binary);
   std::ostringstream content;
@@ -280,6 +282,19 @@ std::optional<std::int32_t> Tokenizer::token_id(std::string_view token) const {
   }
   const std::int32_t id = model_->bpe.words().find(token);
   return id < 0 ? std::nullopt : std::optional(id);
+}
+
+void Tokenizer::decode(std::span<const std::int32_t> ids, std::string& bytes) const {
+  const WordIndex& words = model_->bpe.words();
+  for (const std::int32_t id : ids) {
+    const auto is_id = [id](const AddedToken& token) { return token.id == id; };
+    const auto& added = model_->added.all();
+    if (id >= 0 && id < words.end_id() && !words.bytes_of(id).empty()) {
+      bytes += words.bytes_of(id);
+    } else if (const auto found = std::find_if(added.begin(), added.end(), is_id); found != added.end()) {
+      bytes += found->content;
+    }
+  }
 }
 
 std::int32_t Tokenizer::vocab_size() const { return model_->vocab_size; }

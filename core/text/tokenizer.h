@@ -48,7 +48,7 @@ class Tokenizer {
   /// Reads and checks the file; tens of milliseconds, on the caller's thread.
   /// @return kModelFolder if it cannot be read; kTokenizer, naming file and field, if it is not what this class
   /// implements: a BPE model
-  ///         without unknown token, dropout or byte fallback, the Qwen2 pattern, NFC, ByteLevel, added tokens matched
+  ///         without unknown token or dropout, with an entry for each byte, the Qwen2 pattern, NFC, ByteLevel, added tokens matched
   ///         as they stand.
   static Result<std::shared_ptr<const Tokenizer>> load(const std::filesystem::path& tokenizer_json);
   /// The same from the file's content; `name` stands for the file in messages.
@@ -69,12 +69,17 @@ class Tokenizer {
 
   /// The id of an added token ("<|im_end|>"), or of the vocabulary entry with exactly these bytes ("\n", " the").
   std::optional<std::int32_t> token_id(std::string_view token) const;
+  /// Appends the text of some ids; an id that no token has adds nothing. A character may be spread over several ids, so
+  /// only whole texts are sure to be UTF-8.
+  void decode(std::span<const std::int32_t> ids, std::string& bytes) const;
   /// One more than the largest id.
   std::int32_t vocab_size() const;
   /// SHA-256 of the file, in hexadecimal.
   const std::string& fingerprint() const;
   /// Whether this added token is ordinary text inside literal ranges.
   static bool is_guarded(std::string_view token);
+  /// All such tokens; each begins with '<'.
+  static std::span<const std::string_view> guarded();
 
  private:
   struct Model;

@@ -83,7 +83,7 @@ Status check_model(const Reader& r, element model) {
   STOKER_CHECKED(r.expect_nothing(model, "continuing_subword_prefix", "model.continuing_subword_prefix"));
   STOKER_CHECKED(r.expect_nothing(model, "end_of_word_suffix", "model.end_of_word_suffix"));
   STOKER_CHECKED(r.expect_off(model, "fuse_unk", "model.fuse_unk"));
-  STOKER_CHECKED(r.expect_off(model, "byte_fallback", "model.byte_fallback"));
+  // byte_fallback is of no effect: it is for characters without an entry, and each byte must have one.
   return r.expect_off(model, "ignore_merges", "model.ignore_merges");
 }
 

@@ -195,6 +195,19 @@ TEST(TokenizerFile, AMinimalOneWorks) {
   EXPECT_EQ(encoded(**tiny, "abba<|im_end|>ab"), (Ids{256, 'b', 'a', 257, 256}));
   EXPECT_EQ(encoded(**Tokenizer::parse(replaced(tiny_json(), R"([["a", "b"]])", R"(["a b"])"), "tiny.json"), "ab"),
             Ids{256});
+  // Without an effect where each byte has an entry.
+  const auto fallback = replaced(tiny_json(), R"("byte_fallback": false)", R"("byte_fallback": true)");
+  EXPECT_EQ(encoded(**Tokenizer::parse(fallback, "tiny.json"), "ab\xC3\xA9"), (Ids{256, 0xC3, 0xA9}));
+}
+
+TEST(TokenizerFile, DecodesWhatItEncodes) {
+  const std::string text = "ab caf\xC3\xA9<|im_end|>\n";
+  std::string decoded;
+  qwen().decode(encoded(qwen(), text), decoded);
+  EXPECT_EQ(decoded, text);
+  decoded.clear();
+  qwen().decode(Ids{-1, 151644, 9'999'999, 198}, decoded);
+  EXPECT_EQ(decoded, "<|im_start|>\n");
 }
 
 TEST(TokenizerFile, WhatIsNotImplementedIsRefusedByName) {
@@ -204,7 +217,6 @@ TEST(TokenizerFile, WhatIsNotImplementedIsRefusedByName) {
       {R"("type": "BPE")", R"("type": "Unigram")", "model.type"},
       {R"("dropout": null)", R"("dropout": 0.1)", "model.dropout"},
       {R"("unk_token": null)", R"("unk_token": "<unk>")", "model.unk_token"},
-      {R"("byte_fallback": false)", R"("byte_fallback": true)", "model.byte_fallback"},
       {R"("ignore_merges": false)", R"("ignore_merges": true)", "model.ignore_merges"},
       {R"("type": "NFC")", R"("type": "NFKC")", "normalizer.type"},
       {R"(\\p{N}|)", R"(\\p{N}{1,3}|)", "pattern.Regex"},
