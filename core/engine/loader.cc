@@ -96,7 +96,10 @@ void Loader::open(std::stop_token stop) {
   };
   auto work = [&]() -> Status {
     say("reading the model's folder");
-    STOKER_TRY(model_, qwen_vl::QwenVl::load(settings_.output.model, settings_.output.profile));
+    STOKER_TRY(model_, qwen_vl::QwenVl::load(settings_.output.model, settings_.output.profile,
+                                             {.engine = settings_.output.template_engine,
+                                              .labels = settings_.output.labels,
+                                              .make_renderer = settings_.make_renderer}));
     STOKER_CHECKED(check_memory(settings_, model_->config()));
     STOKER_TRY(dataset_, Dataset::open(settings_, *fetcher_, stop, say));
     STOKER_CHECKED(check_data_size(dataset_->order().rows_per_pass(), settings_.output.pack.packs_per_step,
@@ -126,7 +129,10 @@ std::string Loader::make_fingerprint() const {
   add("shuffle", {std::to_string(static_cast<int>(o.shuffle))});
   add("epochs", {o.epochs ? std::to_string(*o.epochs) : "endless"});
   add("window_samples", {std::to_string(o.window_samples)});
-  add("pack", {std::to_string(o.pack.tokens_per_pack), std::to_string(o.pack.packs_per_step)});
+  add("pack", {std::to_string(o.pack.tokens_per_pack), std::to_string(o.pack.packs_per_step),
+               std::to_string(static_cast<int>(o.over_long))});
+  add("labels", {std::to_string(static_cast<int>(o.labels.train_on)),
+                 std::to_string(static_cast<int>(o.labels.end_of_turn)), std::to_string(o.labels.roles)});
   add("reference", {o.profile.facts()});
   add("media", {std::to_string(o.image.is_exif_applied), std::to_string(static_cast<int>(o.image.alpha)),
                 std::to_string(static_cast<int>(o.image.grey16)), std::to_string(o.image.limits.max_pixels),

@@ -29,7 +29,8 @@ struct MeasuredSample {
   std::int32_t bad_image = -1;  ///< the first image that is to blame; -1: the row
   qwen_vl::SampleText text;
   std::vector<MeasuredImage> images;
-  std::int64_t tokens = 0;  ///< placeholders expanded
+  std::int64_t tokens = 0;    ///< placeholders expanded
+  bool is_truncated = false;  ///< turns were cut from its end
 };
 
 struct MeasuredWindow {

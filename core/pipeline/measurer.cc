@@ -152,6 +152,8 @@ void Measurer::part_done(Task& task, std::size_t index, std::int32_t image, Stat
   if (--task.parts_left[index] > 0 && !is_fatal) return;
   if (!is_fatal && sample.bad.ok()) {
     sample.bad = finish_measured(settings_.output, sample);
+    if (sample.is_truncated) truncated_.add(1);
+    if (sample.text.n_control_literals > 0) control_literals_.add(sample.text.n_control_literals);
   }
   MutexLock lock(task.mu);
   --task.samples_left;

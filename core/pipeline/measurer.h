@@ -38,6 +38,8 @@ class Measurer {
 
   std::int64_t n_probes() const { return probes_.get(); }            ///< ranged header reads sent
   std::int64_t n_probe_bytes() const { return probe_bytes_.get(); }  ///< bytes they brought
+  std::int64_t n_truncated() const { return truncated_.get(); }      ///< samples that lost turns from their end
+  std::int64_t n_control_literals() const { return control_literals_.get(); }  ///< control tokens kept as text
 
  private:
   struct Known {
@@ -66,6 +68,8 @@ class Measurer {
 
   Counter probes_;
   Counter probe_bytes_;
+  Counter truncated_;
+  Counter control_literals_;
 
   mutable Mutex mu_;
   std::unordered_map<std::string, Known> known_ STOKER_GUARDED_BY(mu_);  // bounded: emptied when full

@@ -10,6 +10,7 @@ namespace stoker {
 Pipeline::Pipeline(const LoaderSettings& settings, const Dataset& dataset, std::shared_ptr<const qwen_vl::QwenVl> model,
                    std::unique_ptr<Fetcher> fetcher, PlanDigests digests, PlanState start, const Clock& clock)
     : clock_(clock),
+      template_stage_(settings.template_stage),
       began_(clock.now()),
       budget_(std::make_shared<MemoryBudget>(settings.speed.memory_limit_bytes)),
       blocks_(std::make_shared<BlockPool>(budget_)),
@@ -144,6 +145,13 @@ PipelineSnapshot Pipeline::snapshot() const {
   s.decoded_megapixels = static_cast<double>(preparer_.decoded_pixels()) * 1e-6;
   s.header_probes = measurer_.n_probes();
   s.header_bytes = measurer_.n_probe_bytes();
+  s.samples_truncated = measurer_.n_truncated();
+  s.content_control_literals = measurer_.n_control_literals();
+  if (template_stage_) {
+    s.template_busy_s = seconds(template_stage_->busy_ns);
+    s.template_wait_s = seconds(template_stage_->wait_in_ns);
+    s.templates_rendered = template_stage_->items.get();
+  }
   s.fetch = fetcher_->stats();
   s.mean_planned_packs = static_cast<double>(planned_.occupancy_integral()) / elapsed_ns;
   s.mean_ready_packs = static_cast<double>(ready_occupancy_.integral()) / elapsed_ns;

@@ -35,6 +35,10 @@ struct PipelineSnapshot {
   int n_workers = 0;
   double decoded_megapixels = 0;
   std::int64_t header_probes = 0, header_bytes = 0;
+  std::int64_t samples_truncated = 0;               ///< that lost turns from their end
+  std::int64_t content_control_literals = 0;        ///< control tokens in content that stayed text
+  double template_busy_s = 0, template_wait_s = 0;  ///< rendering outside of the engine; waiting for the interpreter
+  std::int64_t templates_rendered = 0;
   FetchStats fetch;
   double mean_planned_packs = 0;  ///< in the queue between plan and admission
   double mean_ready_packs = 0;    ///< finished, not yet taken
@@ -79,6 +83,7 @@ class Pipeline {
   void end_with(Status status) STOKER_EXCLUDES(mu_);
 
   const Clock& clock_;
+  const std::shared_ptr<const StageClock> template_stage_;
   const Nanos began_;
   std::atomic<std::int64_t> stopped_ns_{0};  // when; 0: running. Written by stop()
   std::stop_source stop_;

@@ -44,6 +44,31 @@ Status plan_measured(const OutputSettings& /*output*/, const qwen_vl::QwenVl& mo
   return {};
 }
 
+namespace {
+
+/// Ends the conversation at the last place where it fits. @return Whether there is one.
+bool truncate_turns(std::int64_t limit, const std::vector<qwen_vl::ImagePlan>& plans, MeasuredSample& sample) {
+  for (auto cut = sample.text.cuts.rbegin(); cut != sample.text.cuts.rend(); ++cut) {
+    qwen_vl::SampleText shorter = sample.text;
+    shorter.ids.resize(static_cast<std::size_t>(cut->n_ids));
+    shorter.is_trained.resize(static_cast<std::size_t>(cut->n_ids));
+    shorter.n_images = cut->n_images;
+    shorter.n_trained = cut->n_trained;
+    const auto n_images = static_cast<std::size_t>(cut->n_images);
+    const std::int64_t tokens = qwen_vl::expanded_length(shorter, std::span(plans).first(n_images));
+    if (tokens > limit || cut->n_trained == 0) continue;
+    shorter.cuts.resize(static_cast<std::size_t>(sample.text.cuts.rend() - cut));
+    sample.text = std::move(shorter);
+    sample.images.resize(n_images);
+    sample.tokens = tokens;
+    sample.is_truncated = true;
+    return true;
+  }
+  return false;
+}
+
+}  // namespace
+
 Status finish_measured(const OutputSettings& output, MeasuredSample& sample) {
   std::vector<qwen_vl::ImagePlan> plans;
   std::int64_t visual = 0;
@@ -54,6 +79,7 @@ Status finish_measured(const OutputSettings& output, MeasuredSample& sample) {
   sample.tokens = qwen_vl::expanded_length(sample.text, plans);
   const std::int64_t limit = output.pack.tokens_per_pack;
   if (sample.tokens <= limit) return {};
+  if (output.over_long == OverLong::kTruncateTurns && truncate_turns(limit, plans, sample)) return {};
   return {Reason::kSeqTooLong, fmt::format("length {}, limit {}, visual {}", sample.tokens, limit, visual)};
 }
 

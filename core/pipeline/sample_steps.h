@@ -38,7 +38,8 @@ qwen_vl::SizePx upright_size(const ImageInfo& info, const ImageOptions& options)
 Status plan_measured(const OutputSettings& output, const qwen_vl::QwenVl& model, qwen_vl::SizePx upright,
                      MeasuredImage& image);
 
-/// Once every image is planned: the sample's length. @return SEQ_TOO_LONG.
+/// Once every image is planned: the sample's length. With OverLong::kTruncateTurns a sample that is too long ends
+/// behind the last trained turn that fits; the media of what is cut away are forgotten. @return SEQ_TOO_LONG.
 Status finish_measured(const OutputSettings& output, MeasuredSample& sample);
 
 /// Decodes a whole object into the patches that were planned for it.

@@ -2,12 +2,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "media/image.h"
+#include "metric/metric.h"
 #include "model/profile.h"
 #include "model/qwen_vl/qwen_vl.h"
 #include "plan/cost.h"
@@ -19,6 +21,11 @@ namespace stoker {
 
 /// Whether `width` and `height` in a row are believed, or the media's header is read all the same.
 enum class RowSizes : std::uint8_t { kTrust, kIgnore };
+/// What happens to a sample that is longer than a pack.
+enum class OverLong : std::uint8_t {
+  kDrop,           ///< it is a bad sample, SEQ_TOO_LONG
+  kTruncateTurns,  ///< whole turns go from its end, with their media, until it fits and ends with a trained turn
+};
 enum class BadSamplePolicy : std::uint8_t { kSkip, kStop };
 
 /// One manifest and where its relative media lie.
@@ -36,6 +43,9 @@ struct OutputSettings {
   std::optional<std::uint64_t> epochs;  ///< absent: endless
   std::int64_t window_samples = 1024;   ///< positions planned together; independent of dp_size
   PackSettings pack;
+  OverLong over_long = OverLong::kDrop;
+  qwen_vl::LabelRule labels;
+  text::TemplateEngine template_engine = text::TemplateEngine::kAuto;
   Profile profile = profiles().front();  ///< whose output is reproduced
   ImageOptions image;                    ///< what the profile says, and limits
   RowSizes row_sizes = RowSizes::kTrust;
@@ -60,6 +70,8 @@ struct BadSampleSettings {
 
 struct LoaderSettings {
   OutputSettings output;
+  text::TurnRendererFactory make_renderer;           ///< for chat templates that are not rendered natively
+  std::shared_ptr<const StageClock> template_stage;  ///< what such renderers count; null: there are none
   SpeedSettings speed;
   BadSampleSettings bad_samples;
   StorageSettings storage;

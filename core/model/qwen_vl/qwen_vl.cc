@@ -12,7 +12,8 @@
 
 namespace stoker::qwen_vl {
 
-Result<std::shared_ptr<const QwenVl>> QwenVl::load(const std::filesystem::path& folder, const Profile& profile) {
+Result<std::shared_ptr<const QwenVl>> QwenVl::load(const std::filesystem::path& folder, const Profile& profile,
+                                                   const TextOptions& options) {
   std::error_code ignored;
   if (!std::filesystem::is_directory(folder, ignored)) {
     return Status(Reason::kModelFolder,
@@ -20,9 +21,11 @@ Result<std::shared_ptr<const QwenVl>> QwenVl::load(const std::filesystem::path& 
   }
   STOKER_TRY(ProcessorConfig config, load_processor_config(folder));
   STOKER_TRY(auto tokenizer, text::Tokenizer::load(folder / "tokenizer.json"));
-  STOKER_TRY(auto chat_template, text::ChatTemplate::load(folder));
-  std::shared_ptr<QwenVl> model(new QwenVl(config, tokenizer, std::move(chat_template), profile));
-  const std::array<std::pair<const char*, std::int32_t*>, 6> wanted = {{{"<|image_pad|>", &model->image_pad_},
+  STOKER_TRY(auto chat_template, text::ChatTemplate::load(folder, options.engine, options.make_renderer));
+  std::shared_ptr<QwenVl> model(new QwenVl(config, tokenizer, std::move(chat_template), profile, options.labels));
+  const std::array<std::pair<const char*, std::int32_t*>, 8> wanted = {{{"<|image_pad|>", &model->image_pad_},
+                                                                        {"<|video_pad|>", &model->video_pad_},
+                                                                        {"<|vision_pad|>", &model->vision_pad_},
                                                                         {"<|vision_start|>", &model->vision_start_},
                                                                         {"<|vision_end|>", &model->vision_end_},
                                                                         {"<|im_end|>", &model->turn_end_},
@@ -34,18 +37,20 @@ Result<std::shared_ptr<const QwenVl>> QwenVl::load(const std::filesystem::path& 
       return Status(Reason::kModelFolder, fmt::format("{}/tokenizer.json has no token {}", folder.string(), name));
     *id = *found;
   }
-  std::vector<std::int32_t> role;
-  tokenizer->encode("assistant", {}, role);
-  model->n_role_ids_ = role.size();
   return std::shared_ptr<const QwenVl>(std::move(model));
 }
 
 QwenVl::QwenVl(ProcessorConfig config, std::shared_ptr<const text::Tokenizer> tokenizer,
-               text::ChatTemplate chat_template, const Profile& profile)
-    : config_(config), tokenizer_(std::move(tokenizer)), template_(std::move(chat_template)), profile_(profile) {
+               text::ChatTemplate chat_template, const Profile& profile, const LabelRule& labels)
+    : config_(config),
+      tokenizer_(std::move(tokenizer)),
+      template_(std::move(chat_template)),
+      profile_(profile),
+      labels_(labels) {
   Digest digest;
   digest.add(tokenizer_->fingerprint());
   digest.add(template_.fingerprint());
+  digest.add_int(template_.is_native() ? 1 : 0);
   for (const std::int64_t n :
        {std::int64_t{config_.patch}, std::int64_t{config_.merge}, std::int64_t{config_.temporal_patch},
         config_.limits.min_pixels, config_.limits.max_pixels}) {
@@ -56,45 +61,6 @@ QwenVl::QwenVl(ProcessorConfig config, std::shared_ptr<const text::Tokenizer> to
   digest.add(&config_.rescale, sizeof config_.rescale);
   digest.add(profile_.facts());
   fingerprint_ = digest.hex();
-}
-
-Result<SampleText> QwenVl::encode(const Sample& sample, std::vector<TurnRange>* turns_out) const {
-  STOKER_TRY(const std::vector<text::RenderedTurn> turns, template_.render(sample, {}));
-  SampleText out;
-  bool has_answer = false;
-  for (const text::RenderedTurn& turn : turns) {
-    const std::size_t begin = out.ids.size();
-    const std::vector<text::ByteSpan> none;
-    tokenizer_->encode(turn.text, profile_.content_tokens == ContentTokens::kGuard ? turn.content : none, out.ids);
-    out.is_trained.resize(out.ids.size(), 0);
-    if (turns_out != nullptr) {
-      turns_out->push_back(
-          {turn.turn, turn.is_assistant, static_cast<std::int64_t>(begin), static_cast<std::int64_t>(out.ids.size())});
-    }
-    if (!turn.is_assistant) continue;
-    // The header is <|im_start|>, "assistant" (one token in the released vocabularies), and a line feed unless that
-    // fused with the answer's.
-    std::size_t first = begin + 1 + n_role_ids_;
-    if (first < out.ids.size() && out.ids[first] == line_feed_) ++first;
-    std::fill(out.is_trained.begin() + static_cast<std::ptrdiff_t>(std::min(first, out.ids.size())),
-              out.is_trained.end(), std::uint8_t{1});
-    has_answer = has_answer || out.ids.size() > first + 2;  // more than <|im_end|> and the line feed after it
-  }
-  out.n_images = static_cast<std::int32_t>(std::count(out.ids.begin(), out.ids.end(), image_pad_));
-  out.n_trained = static_cast<std::int32_t>(std::count(out.is_trained.begin(), out.is_trained.end(), 1));
-  for (std::size_t i = 0; i < out.ids.size();
-       ++i) {  // raw content may put pads into answers: placeholders are never trained
-    if (out.ids[i] == image_pad_ && out.is_trained[i] != 0) {
-      out.is_trained[i] = 0;
-      --out.n_trained;
-    }
-  }
-  if (out.n_images != static_cast<std::int32_t>(sample.media.size())) {
-    return Status(Reason::kMediaCount,
-                  fmt::format("rendered placeholders {}, images {}", out.n_images, sample.media.size()));
-  }
-  if (!has_answer) return Status(Reason::kNoLossTokens, "no assistant turn says anything");
-  return out;
 }
 
 Result<ImagePlan> QwenVl::plan_image(SizePx size) const {

@@ -11,6 +11,13 @@ struct SampleText {
   std::vector<std::uint8_t> is_trained;  ///< (ids) 1 where the token has a label
   std::int32_t n_images = 0;             ///< image pads among the ids
   std::int32_t n_trained = 0;
+  std::int32_t n_control_literals = 0;  ///< control tokens that stood in the row's content and stayed text
+
+  /// A place where the conversation may end: behind a trained turn that says something.
+  struct Cut {
+    std::int32_t n_ids = 0, n_images = 0, n_trained = 0;  ///< before it
+  };
+  std::vector<Cut> cuts = {};
 };
 
 /// One rendered turn among the ids of a SampleText, from its <|im_start|> to the line feed behind its <|im_end|>.
