@@ -15,6 +15,7 @@
 #include "bind.h"
 #include "engine/loader.h"
 #include "exec/cpu.h"
+#include "text_options.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -86,6 +87,23 @@ void bind_settings(nb::module_& m) {
           nb::kw_only(), "model"_a, "seed"_a, "is_shuffled"_a, "epochs"_a.none(), "window_samples"_a,
           "tokens_per_pack"_a, "packs_per_step"_a, "reference"_a, "exif"_a, "alpha"_a, "grey16"_a, "content_tokens"_a,
           "trusts_row_sizes"_a, "max_pixels"_a, "max_scans"_a)
+      .def(
+          "set_text",
+          [](LoaderSettings& s, const std::string& train_on, const std::vector<std::string>& roles,
+             const std::string& end_of_turn, const std::string& template_engine, bool truncates_turns,
+             nb::callable make_renderer) {
+            OutputSettings& o = s.output;
+            o.labels = label_rule(train_on, roles, end_of_turn);
+            o.template_engine = template_engine_named(template_engine);
+            o.over_long = truncates_turns ? OverLong::kTruncateTurns : OverLong::kDrop;
+            auto stage = std::make_shared<StageClock>();
+            s.template_stage = stage;
+            s.make_renderer = python_renderers(std::move(make_renderer), std::move(stage));
+          },
+          nb::kw_only(), "train_on"_a, "roles"_a, "end_of_turn"_a, "template_engine"_a, "truncates_turns"_a,
+          "make_renderer"_a,
+          "What is trained, and who renders chat templates: `make_renderer(text, folder)` is called for those that the "
+          "engine does not know.")
       .def(
           "set_speed",
           [](LoaderSettings& s, int cpu_threads, int fetch_threads, int fetch_concurrency, int prefetch_steps,
@@ -180,6 +198,7 @@ nb::dict pipeline_dict(const PipelineSnapshot& p) {
   };
   stage("plan", p.plan_busy_s, p.plan_wait_measure_s, p.plan_wait_queue_s, p.windows_planned);
   stage("admit", p.admit_busy_s, p.admit_wait_gate_s, p.admit_wait_memory_s, p.packs_admitted);
+  if (p.templates_rendered > 0) stage("template", p.template_busy_s, p.template_wait_s, 0, p.templates_rendered);
   stage("fetch", static_cast<double>(p.fetch.busy_ns) * 1e-9, 0, 0, p.fetch.n_succeeded);
   stage("prepare", p.worker_busy_s, p.worker_idle_s, 0, p.worker_tasks);
   d["stages"] = stages;
@@ -207,6 +226,8 @@ nb::dict pipeline_dict(const PipelineSnapshot& p) {
   d["decoded_megapixels"] = p.decoded_megapixels;
   d["samples_planned"] = p.samples_planned;
   d["samples_planned_bad"] = p.samples_planned_bad;
+  d["samples_truncated"] = p.samples_truncated;
+  d["content_control_literals"] = p.content_control_literals;
   return d;
 }
 

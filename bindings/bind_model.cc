@@ -1,10 +1,12 @@
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -15,6 +17,7 @@
 #include "model/qwen_vl/expand.h"
 #include "model/qwen_vl/qwen_vl.h"
 #include "model/qwen_vl/smart_resize.h"
+#include "text_options.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -83,23 +86,43 @@ void bind_model(nb::module_& m) {
         "Position rows text, t, h, w of a sample: `ids` before expansion, `grids` (h, w) in patches of each pad.");
   m.def(
       "encode_rows",
-      [](const std::string& folder, const std::vector<nb::bytes>& rows) {
-        const auto model = value_or_throw(qwen_vl::QwenVl::load(folder, *find_profile("hf-5.18-torchvision")));
-        std::vector<std::tuple<std::vector<std::int32_t>, std::vector<std::uint8_t>, std::string>> out;
-        for (const nb::bytes& row : rows) {
-          auto sample = parse_row({row.c_str(), row.size()});
-          auto text = sample.ok() ? model->encode(*sample) : Result<qwen_vl::SampleText>(sample.status());
-          if (text.ok()) {
-            out.emplace_back(text->ids, text->is_trained, "");
-          } else {
-            out.emplace_back(std::vector<std::int32_t>(), std::vector<std::uint8_t>(), name_of(text.status().reason()));
+      [](const std::string& folder, const std::vector<nb::bytes>& rows, const std::string& reference,
+         const std::string& train_on, const std::vector<std::string>& roles, const std::string& end_of_turn,
+         const std::string& engine, std::optional<nb::callable> make_renderer) {
+        const Profile* const profile = find_profile(reference);
+        if (profile == nullptr) throw nb::key_error(reference.c_str());
+        qwen_vl::TextOptions options{.engine = template_engine_named(engine),
+                                     .labels = label_rule(train_on, roles, end_of_turn)};
+        if (make_renderer) {
+          options.make_renderer = python_renderers(std::move(*make_renderer), std::make_shared<StageClock>());
+        }
+        std::vector<std::string> lines;
+        for (const nb::bytes& row : rows) lines.emplace_back(row.c_str(), row.size());
+        std::vector<std::tuple<std::vector<std::int32_t>, std::vector<std::uint8_t>, std::string, std::string>> out;
+        Status status;
+        {
+          nb::gil_scoped_release unlocked;
+          auto model = qwen_vl::QwenVl::load(folder, *profile, options);
+          status = model.ok() ? Status() : model.status();
+          for (std::size_t i = 0; model.ok() && i < lines.size(); ++i) {
+            auto sample = parse_row(lines[i]);
+            auto text = sample.ok() ? (*model)->encode(*sample) : Result<qwen_vl::SampleText>(sample.status());
+            if (text.ok()) {
+              out.emplace_back(std::move(text->ids), std::move(text->is_trained), "", "");
+            } else {
+              out.emplace_back(std::vector<std::int32_t>(), std::vector<std::uint8_t>(),
+                               name_of(text.status().reason()), text.status().message());
+            }
           }
         }
+        check_or_throw(status);
         return out;
       },
-      "model"_a, "rows"_a,
-      "(ids, trained, code) of each JSONL line before its placeholders are expanded, content tokens raw; code is empty "
-      "for a row that can be used.");
+      "model"_a, "rows"_a, nb::kw_only(), "reference"_a = "hf-5.18-torchvision", "train_on"_a = "assistant",
+      "roles"_a = std::vector<std::string>{"assistant"}, "end_of_turn"_a = "full", "engine"_a = "auto",
+      "make_renderer"_a.none() = nb::none(),
+      "(ids, trained, code, message) of each JSONL line before its placeholders are expanded; the code is empty for a "
+      "row that can be used.");
 }
 
 }  // namespace stoker

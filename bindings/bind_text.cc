@@ -16,8 +16,10 @@
 
 #include "bind.h"
 #include "data/sample.h"
+#include "manifest/row.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
+#include "text_options.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -94,6 +96,7 @@ Sample sample_of(const std::vector<PlainTurn>& turns, const std::vector<std::str
     turn.role = role == "system"      ? Role::kSystem
                 : role == "assistant" ? Role::kAssistant
                 : role == "tool"      ? Role::kTool
+                : role == "developer" ? Role::kDeveloper
                                       : Role::kUser;
     turn.has_content = has_content;
     for (const auto& [kind, content] : parts) {
@@ -149,6 +152,14 @@ void bind_text(nb::module_& m) {
           },
           "text"_a, "literal"_a = std::vector<std::pair<std::size_t, std::size_t>>{},
           "(ids of any bytes, ill-formed sequences replaced, control tokens that stayed text).")
+      .def(
+          "decode_bytes",
+          [](const Tokenizer& self, const std::vector<std::int32_t>& ids) {
+            std::string bytes;
+            self.decode(ids, bytes);
+            return nb::bytes(bytes.data(), bytes.size());
+          },
+          "ids"_a, "The bytes that these ids stand for.")
       .def("token_id", &Tokenizer::token_id, "token"_a,
            "Id of an added token or of the entry with these bytes, or None.")
       .def_prop_ro("vocab_size", &Tokenizer::vocab_size, "One more than the largest id.")
@@ -164,14 +175,40 @@ void bind_text(nb::module_& m) {
                    })
       .def_ro("media", &RenderedTurn::media)
       .def_ro("is_assistant", &RenderedTurn::is_assistant)
+      .def_prop_ro("role",
+                   [](const RenderedTurn& self) {
+                     return self.role ? std::optional(std::string(text::name_of(*self.role))) : std::nullopt;
+                   })
       .def_ro("turn", &RenderedTurn::turn);
+
+  m.def(
+      "render_row",
+      [](const std::filesystem::path& model, nb::bytes row, const std::string& engine, nb::callable make_renderer,
+         bool add_generation_prompt, bool add_vision_id) {
+        const auto factory = python_renderers(std::move(make_renderer), std::make_shared<StageClock>());
+        const std::string line(row.c_str(), row.size());
+        const text::TemplateEngine wanted = template_engine_named(engine);
+        auto rendered = [&]() -> Result<text::Rendered> {
+          nb::gil_scoped_release unlocked;
+          STOKER_TRY(const ChatTemplate chat, ChatTemplate::load(model, wanted, factory));
+          STOKER_TRY(const Sample sample, parse_row(line));
+          return chat.render(sample, {add_generation_prompt, add_vision_id});
+        }();
+        text::Rendered found = value_or_throw(std::move(rendered));
+        std::string left_out = found.left_out.ok() ? std::string() : found.left_out.to_string();
+        return std::make_tuple(std::move(found.chunks), std::move(left_out));
+      },
+      "model"_a, "row"_a, nb::kw_only(), "engine"_a, "make_renderer"_a, "add_generation_prompt"_a = false,
+      "add_vision_id"_a = false,
+      "(chunks, what the template leaves out or \"\") of a JSONL row, rendered with a checkpoint folder's or a file's "
+      "template.");
 
   m.def(
       "render_chat",
       [](const std::filesystem::path& model, const std::vector<PlainTurn>& turns, const std::vector<std::string>& tools,
          bool add_generation_prompt, bool add_vision_id) {
         const ChatTemplate chat = value_or_throw(ChatTemplate::load(model));
-        return value_or_throw(chat.render(sample_of(turns, tools), {add_generation_prompt, add_vision_id}));
+        return value_or_throw(chat.render(sample_of(turns, tools), {add_generation_prompt, add_vision_id})).chunks;
       },
       "model"_a, "turns"_a, "tools"_a, nb::kw_only(), "add_generation_prompt"_a = false, "add_vision_id"_a = false,
       "Renders a conversation given as (role, has_content, parts, tool calls) tuples with a checkpoint folder's "

@@ -15,6 +15,7 @@ from stoker.errors import (
 from stoker.loader import Loader, SampleOrigin
 from stoker.report import Report
 from stoker.settings import BadSamples, Data, Labels, Media, Pack, Settings, Speed, Storage
+from stoker.text import Tokenizer, render_chat
 
 __all__ = [
     "BadSampleError",
@@ -36,5 +37,7 @@ __all__ = [
     "Speed",
     "StokerError",
     "Storage",
+    "Tokenizer",
     "UnavailableError",
+    "render_chat",
 ]

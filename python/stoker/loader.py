@@ -17,6 +17,7 @@ from typing import Any, Self
 from stoker import _core
 from stoker.batch import Batch
 from stoker.errors import InvalidArgumentError
+from stoker.jinja import make_renderer
 from stoker.report import Report
 from stoker.settings import Settings, resolve_speed
 
@@ -221,6 +222,14 @@ def _core_settings(settings: Settings, dp_rank: int, dp_size: int) -> _core.Load
         trusts_row_sizes=media.sizes == "trust",
         max_pixels=media.max_pixels,
         max_scans=media.max_scans,
+    )
+    out.set_text(
+        train_on=settings.labels.train_on,
+        roles=list(settings.labels.roles),
+        end_of_turn=settings.labels.end_of_turn,
+        template_engine=settings.template,
+        truncates_turns=settings.pack.over_long == "truncate_turns",
+        make_renderer=make_renderer,
     )
     speed = resolve_speed(settings.speed, usable_cpus=_core.usable_cpus())
     out.set_speed(

@@ -61,6 +61,11 @@ class Report:
             f"{fetch['bytes'] / 1e6:.1f} MB, {fetch['retries']} retries, {fetch['throttled']} throttled",
             f"memory     peak {memory['peak_bytes'] / 1e6:.1f} MB of {memory['limit_bytes'] / 1e6:.1f} MB",
         ]
+        if p["samples_truncated"] or p["content_control_literals"]:
+            lines.append(
+                f"text       {p['samples_truncated']} samples cut at a turn, {p['content_control_literals']} control "
+                "tokens in content kept as text"
+            )
         workers_s = p["n_workers"] * p["elapsed_s"]
         busy = p["stages"]["prepare"]["busy_s"] / workers_s if workers_s > 0 else 0.0
         lines.append(f"workers    {p['n_workers']} threads, busy {busy:.2f} of the time")

@@ -39,14 +39,23 @@ class Pack:
     """Length of one packed sequence, at most."""
     packs_per_step: int = 64
     """Packs of one optimizer step, over all ranks and micro-batches; a multiple of dp_size."""
+    over_long: Literal["drop", "truncate_turns"] = "drop"
+    """What happens to a sample longer than a pack: it is a bad sample (SEQ_TOO_LONG), or whole turns go from its end,
+    with their pictures, until it fits and ends with a trained turn; if that cannot be, it is a bad sample."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Labels:
     """What is trained."""
 
-    train_on: Literal["assistant"] = "assistant"
-    """Everything the assistant says, with its end-of-turn token and line feed."""
+    train_on: Literal["assistant", "last_turn", "all"] = "assistant"
+    """Every turn of `roles`; the last of them; or every token but the first and the vision tokens. A turn's own
+    ``loss`` or ``loss_scale`` in the row comes before this."""
+    roles: tuple[Literal["assistant", "user", "tool", "system", "developer"], ...] = ("assistant",)
+    """Roles whose turns are trained."""
+    end_of_turn: Literal["full", "token", "none"] = "full"
+    """What is trained behind a turn's content: ``<|im_end|>`` and the line feed after it, as qwen-vl-finetune, ms-swift
+    and LLaMA-Factory do; the token alone; or nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +144,9 @@ class Settings:
     content_tokens: Literal["auto", "guard", "raw"] = "auto"
     """Whether turn, end-of-text and vision tokens that stand in a row's text are text (guard) or tokens; auto: guard
     for ``stoker``, raw for the strict references."""
+    template: Literal["auto", "native", "jinja", "check"] = "auto"
+    """Who renders the chat template: the engine where it knows it, else jinja2; one of them; or both, and a difference
+    ends the run."""
     media: Media = field(default_factory=Media)
 
     # --- decides how fast, where, and what to do about trouble; never changes a batch ---
@@ -238,6 +250,11 @@ class Settings:
             )
         _require(16 <= self.pack.tokens_per_pack < 2**24, "pack.tokens_per_pack must be from 16 to 2**24 - 1")
         _require(1 <= self.pack.packs_per_step < 2**20, "pack.packs_per_step must be from 1 to 2**20 - 1")
+        _require(len(self.labels.roles) > 0, "labels.roles: name at least one role")
+        _require(
+            self.labels.train_on != "all" or self.labels.roles == ("assistant",),
+            "labels.train_on: all trains every role, so labels.roles has nothing to choose: leave it out",
+        )
         _require(self.epochs is None or 1 <= self.epochs < 2**31, "epochs must be from 1 to 2**31 - 1, or left out")
         _require(1 <= self.window_samples <= 2**22, "window_samples must be from 1 to 2**22")
         _require(0 <= self.seed < 2**64, "seed must be from 0 to 2**64 - 1")
