@@ -12,18 +12,22 @@ A stretch of text is used once, so a sample, or a part of one, never comes back;
 Samples are rounds of a chat: turn marks, a question, an answer. They go to both tokenizers in alternating chunks, the
 first of which warms up and is not counted, and the ids are compared. Time is the process's CPU time: other load on the
 machine does not count, threads of either tokenizer would.
+
+fastokens and gigatoken run beside them where they are installed (``pip install -r requirements/bench.txt``), through
+the call of theirs that makes no Python object per token, on one thread.
 """
 
 from __future__ import annotations
 
 import ast
 import gettext
+import importlib.metadata
 import os
 import random
 import statistics
 import sysconfig
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +141,49 @@ def corpus(seed: int = 7) -> tuple[list[str], float]:
     return samples, sum(map(len, kinds[2])) / sum(map(len, samples))
 
 
+def _fastokens(file: Path) -> Callable[[list[str]], Any]:
+    import fastokens
+    import numpy as np
+
+    tokenizer = fastokens.Tokenizer.from_file(str(file))
+    return lambda texts: np.frombuffer(tokenizer.encode_batch_flat(texts)[0], np.uint32)
+
+
+def _gigatoken(file: Path) -> Callable[[list[str]], Any]:
+    import awkward
+    import gigatoken
+
+    tokenizer = gigatoken.Tokenizer.from_json(file.read_bytes())
+    return lambda texts: awkward.to_numpy(awkward.flatten(tokenizer.encode_batch(texts, parallel=False)))
+
+
+class Contender:
+    """A tokenizer under test: CPU seconds per chunk, and chunks in which its ids were others."""
+
+    def __init__(self, name: str, encode: Callable[[list[str]], Any]) -> None:
+        self.name = name
+        self._encode = encode
+        self.seconds: list[float] = []
+        self.n_different = 0
+
+    def take(self, chunk: list[str], expected: list[int]) -> None:
+        begin = time.process_time()
+        ids = self._encode(chunk)
+        self.seconds.append(time.process_time() - begin)
+        self.n_different += int(ids.tolist() != expected)
+
+
+def contenders(file: Path) -> list[Contender]:
+    """Those that are installed."""
+    found = []
+    for name, make in (("fastokens", _fastokens), ("gigatoken", _gigatoken)):
+        try:
+            found.append(Contender(f"{name} {importlib.metadata.version(name)}", make(file)))
+        except (ImportError, importlib.metadata.PackageNotFoundError):
+            continue
+    return found
+
+
 def run() -> list[dict[str, Any]]:
     """Measures; see the module's text."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -147,6 +194,7 @@ def run() -> list[dict[str, Any]]:
     samples, share_other = corpus()
     ours = _core.Tokenizer(MODEL / "tokenizer.json")
     theirs = tokenizers.Tokenizer.from_file(str(MODEL / "tokenizer.json"))
+    others = contenders(MODEL / "tokenizer.json")
     n_tokens: list[int] = []
     our_s: list[float] = []
     their_s: list[float] = []
@@ -161,6 +209,8 @@ def run() -> list[dict[str, Any]]:
         end = time.process_time()
         expected = [i for encoding in encodings for i in encoding.ids]
         n_different += int(ids.tolist() != expected)
+        for other in others:
+            other.take(chunk, expected)
         n_tokens.append(len(expected))
         their_s.append(middle - begin)
         our_s.append(end - middle)
@@ -176,6 +226,8 @@ def run() -> list[dict[str, Any]]:
     return [
         result("stoker", sum(n_tokens) / sum(our_s) / 1e6, "million tokens/s"),
         result(name, sum(n_tokens) / sum(their_s) / 1e6, "million tokens/s"),
+        *(result(other.name, sum(n_tokens) / sum(other.seconds[1:]) / 1e6, "million tokens/s") for other in others),
+        *(result(f"{other.name}: chunks with different ids", other.n_different, "chunks") for other in others),
         result("ratio", ratio, "times", BAR_RATIO, ok=ratio >= BAR_RATIO),
         result("ratio, quartiles over chunks: first", spread[0], "times"),
         result("ratio, quartiles over chunks: third", spread[2], "times"),

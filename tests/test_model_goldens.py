@@ -27,7 +27,7 @@ def test_labels_are_the_references(testdata: Path) -> None:
     cases = json.loads((testdata / "goldens" / "labels.json").read_text())["data"]
     rows = [json.dumps({k: case[k] for k in ("messages", "tools") if case.get(k)}).encode() for case in cases]
     n_compared = 0
-    for case, (ids, trained, code) in zip(cases, _core.encode_rows(str(testdata / "qwen3-vl"), rows), strict=True):
+    for case, (ids, trained, code, _) in zip(cases, _core.encode_rows(str(testdata / "qwen3-vl"), rows), strict=True):
         if code:  # the engine refuses what trains nothing but ends of turns; the reference trains those
             assert code == "NO_LOSS_TOKENS", case["messages"]
             assert set(case["labels"]) <= {-100, 151645, 198}

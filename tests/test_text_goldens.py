@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from random_chats import dumps, plain_turn
 from stoker import _core
 
 TESTDATA = Path(__file__).resolve().parent.parent / "testdata"
@@ -36,46 +37,11 @@ def test_golden_texts_in_one_call_equal_one_by_one(tokenizer: _core.Tokenizer) -
 
 # --- chat template
 
-Part = tuple[str, str]
-PlainTurn = tuple[str, bool, list[Part], list[tuple[str, str]]]
-
-
-def dumps(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-def plain_part(part: dict[str, Any]) -> Part:
-    if part.get("type") == "image" or "image" in part or "image_url" in part:
-        return ("image", "x.png")
-    if part.get("type") == "video" or "video" in part:
-        return ("video", "x.mp4")
-    return ("text", part["text"])
-
-
-def plain_turn(message: dict[str, Any], *, is_first: bool) -> PlainTurn:
-    """A message in the binding's form; one that the template drops becomes a late system turn, which it drops too."""
-    role = message["role"]
-    if role not in ("system", "user", "assistant", "tool"):
-        assert not is_first, "a dropped role in the first place has no counterpart"
-        role = "system"
-    content = message.get("content") or []
-    parts = [("text", content)] if isinstance(content, str) else [plain_part(p) for p in content]
-    calls = []
-    for call in message.get("tool_calls") or []:
-        function = call.get("function") or call
-        arguments = function["arguments"]
-        calls.append((function["name"], arguments if isinstance(arguments, str) else dumps(arguments)))
-    return (role, bool(content), parts, calls)
-
-
-def chat_cases() -> list[dict[str, Any]]:
-    return [c for c in golden("chat_template") if c["messages"][0]["role"] != "developer"]
-
 
 def render(case: dict[str, Any]) -> list[_core.RenderedTurn]:
     chunks: list[_core.RenderedTurn] = _core.render_chat(
         MODEL,
-        [plain_turn(m, is_first=i == 0) for i, m in enumerate(case["messages"])],
+        [plain_turn(m) for m in case["messages"]],
         [dumps(tool) for tool in case["tools"] or []],
         add_generation_prompt=case["add_generation_prompt"],
         add_vision_id=case["add_vision_id"],
@@ -84,14 +50,14 @@ def render(case: dict[str, Any]) -> list[_core.RenderedTurn]:
 
 
 def test_all_golden_chats_render_to_the_reference_text() -> None:
-    cases = chat_cases()
-    assert len(cases) == 56  # of 60: four begin with a role that the engine rejects before rendering
+    cases = golden("chat_template")
+    assert len(cases) == 60
     for case in cases:
         assert "".join(chunk.text for chunk in render(case)) == case["rendered"]
 
 
 def test_chunks_begin_with_a_turn_and_their_ids_join_to_those_of_the_whole(tokenizer: _core.Tokenizer) -> None:
-    for case in chat_cases():
+    for case in golden("chat_template"):
         chunks = render(case)
         assert all(chunk.text.startswith("<|im_start|>") for chunk in chunks)
         joined = [i for chunk in chunks for i in tokenizer.encode(chunk.text).tolist()]
@@ -102,7 +68,7 @@ def test_chunks_begin_with_a_turn_and_their_ids_join_to_those_of_the_whole(token
 
 
 def test_content_ranges_are_what_the_row_wrote() -> None:
-    for case in chat_cases():
+    for case in golden("chat_template"):
         for chunk in render(case):
             raw = chunk.text.encode()
             outside, at = b"", 0
@@ -120,7 +86,7 @@ def test_label_goldens_have_the_reference_ids(tokenizer: _core.Tokenizer) -> Non
     cases = golden("labels")
     assert len(cases) == 120
     for case in cases:
-        chunks = _core.render_chat(MODEL, [plain_turn(m, is_first=i == 0) for i, m in enumerate(case["messages"])], [])
+        chunks = _core.render_chat(MODEL, [plain_turn(m) for m in case["messages"]], [])
         assert [i for chunk in chunks for i in tokenizer.encode(chunk.text).tolist()] == case["input_ids"]
 
 

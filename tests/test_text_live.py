@@ -26,7 +26,12 @@ FRAGMENTS = (
     "'s", "'S", "'\u017f", "'ll", "'LL", "'rE", "'Ve", "'d", "'x", "\r\n", "\n\n", " \n", "  ", "\t", "   \n  ", "\x85",
     "\u00a0", "\u3000", "\u00e9", "e\u0301", "\u0301", "\u0323\u0301", "a\u0323\u0302", "\u1100\u1161\u11a8",
     "\u1112\u1161", "\uac00\u11a7", "\u2026", "\u2014", "\u2019s", "12345", "\u0663", "\u2167", "\u00bd", "...", "!!!",
-    "://", "<|", "|>", "<|im_", "<think", "</", "</tool_call",
+    "://", "<|", "|>", "<|im_", "<think", "</", "</tool_call", "\ufeff", "\u200d", "\U0001f468\u200d\U0001f469", "\x00",
+    "    def f(self, x: int) -> str:\n        return f\"{x!r}\"\n", "for (int i = 0; i < n; ++i) {\n\ta[i] += b;\n}\n",
+    "#include <vector>\n", "SELECT * FROM t WHERE a='b';", "\\frac{1}{2}", "https://a.b/c?d=e&f=%20#g",
+    "{\"a\": [1, 2.5e-3]}",
+    "\t\t\n", "\n\n\n\n", " \u3000 ", "\u2028", "\u0e2a\u0e27\u0e31\u0e2a\u0e14\u0e35",
+    "\u0928\u092e\u0938\u094d\u0924\u0947",
 )  # fmt: skip
 
 
@@ -62,13 +67,18 @@ class Texts:
         return "".join(self._piece() for _ in range(self._rng.randrange(0, 25)))
 
 
+def same(ours: _core.Tokenizer, reference: Tokenizer, text: str) -> bool:
+    ids: list[int] = reference.encode(text, add_special_tokens=False).ids
+    return bool(ours.encode(text).tolist() == ids)
+
+
 def differing(n_texts: int, seed: int) -> list[str]:
     ours, reference = _core.Tokenizer(FILE), Tokenizer.from_file(str(FILE))
     texts = Texts(seed, reference)
     different = []
     for _ in range(n_texts):
         text = texts.next()
-        if ours.encode(text).tolist() != reference.encode(text, add_special_tokens=False).ids:
+        if not same(ours, reference, text):
             different.append(text)
     return different
 
@@ -96,6 +106,12 @@ def test_guarded_content_equals_a_reference_that_does_not_know_the_guarded_token
         assert ids.tolist() == without.encode(text, add_special_tokens=False).ids, ascii(text)
         n_literals += literals
     assert n_literals > 100
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_many_random_texts_have_the_reference_ids() -> None:
+    assert differing(20_000, seed=29) == []
 
 
 if __name__ == "__main__":
