@@ -424,6 +424,16 @@ void VerticalQuad(const VerticalView& upper, const VerticalView& lower, uint8_t*
   }
 }
 
+void CopyQuad(const std::array<const uint8_t*, 4>& rows, int n_groups, const uint32_t* offsets, uint8_t* out) {
+  const hn::FixedTag<uint8_t, 16> d;
+  for (size_t group = 0; group < static_cast<size_t>(n_groups); ++group) {
+    uint8_t* to = out + offsets[group];
+    for (size_t i = 0; i < 4; ++i) {
+      hn::Stream(hn::LoadU(d, rows[i] + group * kGroupPixels), d, to + i * kGroupPixels);
+    }
+  }
+}
+
 /// Rotates the eight bits of a byte's address (row, column) by one; four times is a transposition.
 HWY_INLINE void rotate_block(hn::Vec<hn::FixedTag<uint8_t, 16>> (&block)[kGroupPixels]) {
   const hn::FixedTag<uint8_t, 16> d;
@@ -463,6 +473,7 @@ HWY_EXPORT(HorizontalPair);
 HWY_EXPORT(ZipPair);
 HWY_EXPORT(VerticalRows);
 HWY_EXPORT(VerticalQuad);
+HWY_EXPORT(CopyQuad);
 HWY_EXPORT(TransposeRows);
 
 void horizontal_pair(const HorizontalView& taps, const RowPair& rows, const std::array<std::int16_t*, 3>& out) {
@@ -476,6 +487,10 @@ void vertical_rows(const VerticalView& taps, const std::array<std::uint8_t*, 2>&
 }
 void vertical_quad(const VerticalView& upper, const VerticalView& lower, std::uint8_t* out) {
   HWY_DYNAMIC_DISPATCH(VerticalQuad)(upper, lower, out);
+}
+void copy_quad(const std::array<const std::uint8_t*, 4>& rows, int n_groups, const std::uint32_t* offsets,
+               std::uint8_t* out) {
+  HWY_DYNAMIC_DISPATCH(CopyQuad)(rows, n_groups, offsets, out);
 }
 void transpose_rows(const std::array<const std::uint8_t*, kGroupPixels>& rows, int n_blocks,
                     const std::uint32_t* offsets, bool is_line, std::uint8_t* out) {

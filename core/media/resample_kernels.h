@@ -60,6 +60,10 @@ void vertical_rows(const VerticalView& taps, const std::array<std::uint8_t*, 2>&
 void vertical_quad(const VerticalView& upper, const VerticalView& lower, std::uint8_t* out);
 void finish_streams();
 
+/// The same for rows that only have to be copied: 16 bytes per group and row.
+void copy_quad(const std::array<const std::uint8_t*, 4>& rows, int n_groups, const std::uint32_t* offsets,
+               std::uint8_t* out);
+
 /// Turns blocks of 16 x 16 bytes on their side: column x of the 16 rows becomes 16 bytes at out + offsets[x / 16] +
 /// 16 * (x % 16).
 /// @param is_line  Whether `out` and every offset are multiples of 64 and who reads them comes later: as vertical_quad.

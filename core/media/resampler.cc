@@ -37,7 +37,7 @@ void Resampler::start(const ResampleJob& job, RowTarget& target) {
   is_down_first_ = job.is_down_first && job.source_width != job.width && job.source_height != job.height;
   make_horizontal();
   make_vertical();
-  if (is_down_first_) make_strip();
+  make_strip();
 }
 
 void Resampler::make_horizontal() {
@@ -174,6 +174,7 @@ void Resampler::make_vertical() {
 }
 
 void Resampler::make_strip() {
+  if (!is_down_first_ && !is_copy()) return;
   const auto groups = static_cast<std::size_t>(vertical_groups_);
   strip_stride_ = round_up(groups * kGroupPixels, 64) + kRowSlackBytes;
   strip_ = strip_memory_.get<std::uint8_t>(kStepRows * 3 * strip_stride_);
@@ -184,7 +185,7 @@ void Resampler::make_strip() {
 }
 
 Status Resampler::take(int first, const RowPair& pair) {
-  if (across_.is_identity && job_.source_height == job_.height) {
+  if (is_copy()) {
     copy_rows(first, pair);
     return {};
   }
@@ -297,6 +298,9 @@ void Resampler::put_pairs(int begin, int end) {
 }
 
 void Resampler::copy_rows(int first, const RowPair& pair) {
+  n_rows_ = std::min(first + 2, job_.source_height);
+  if (n_rows_ == job_.source_height) next_step_ = n_steps_;
+  if (target_->has_lines() && job_.height % kStepRows == 0) return copy_lines(first, pair);
   const std::uint32_t* offsets = target_->group_offsets();
   for (int i = 0; i < 2 && first + i < job_.source_height; ++i) {
     const int y = job_.mirror.is_upside_down ? job_.height - 1 - (first + i) : first + i;
@@ -307,8 +311,27 @@ void Resampler::copy_rows(int first, const RowPair& pair) {
     }
     target_->finish(y);
   }
-  n_rows_ = std::min(first + 2, job_.source_height);
-  if (n_rows_ == job_.source_height) next_step_ = n_steps_;
+}
+
+/// Whole cache lines at a time: the first pair of four rows waits in the strip for the second one.
+void Resampler::copy_lines(int first, const RowPair& pair) {
+  const bool is_first = first % kStepRows == 0;
+  const int begin = first / kStepRows * kStepRows;
+  const int y = job_.mirror.is_upside_down ? job_.height - kStepRows - begin : begin;
+  for (int c = 0; c < 3; ++c) {
+    const auto plane = static_cast<std::size_t>(c);
+    if (is_first) {
+      const std::size_t n = static_cast<std::size_t>(n_groups_) * kGroupPixels;
+      std::memcpy(strip_row(0, c), pair.rows[0][plane], n);
+      std::memcpy(strip_row(1, c), pair.rows[1][plane], n);
+      continue;
+    }
+    std::array<const std::uint8_t*, 4> rows = {strip_row(0, c), strip_row(1, c), pair.rows[0][plane],
+                                               pair.rows[1][plane]};
+    if (job_.mirror.is_upside_down) std::reverse(rows.begin(), rows.end());
+    copy_quad(rows, n_groups_, target_->group_offsets(), target_->row(y, c));
+  }
+  for (int i = 0; i < kStepRows && !is_first; ++i) target_->finish(y + i);
 }
 
 }  // namespace stoker

@@ -71,7 +71,9 @@ class Resampler final : public RowSink {
   void emit(int step);
   void emit_down_first(int step);
   void put_pairs(int begin, int end);
+  bool is_copy() const { return across_.is_identity && job_.source_height == job_.height; }
   void copy_rows(int first, const RowPair& pair);
+  void copy_lines(int first, const RowPair& pair);
   std::int16_t* ring_row(int pair, int c) {
     return ring_ + (static_cast<std::size_t>(pair % ring_pairs_) * 3 + static_cast<std::size_t>(c)) * ring_stride_;
   }
@@ -103,7 +105,7 @@ class Resampler final : public RowSink {
   std::size_t ring_stride_ = 0;  // int16 per plane of a pair
   int ring_pairs_ = 1;
 
-  // down first: four rows between the passes, and as pairs behind the second one
+  // down first: four rows between the passes, and as pairs behind the second one; also rows that wait to be copied
   bool is_down_first_ = false;
   Scratch strip_memory_;
   std::uint8_t* strip_ = nullptr;
