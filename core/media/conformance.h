@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,7 +24,15 @@ struct DecoderCase {
   std::string name;
   std::function<DecodeInto()> make;
   std::vector<std::byte> file;
+  std::size_t n_spare = 0;  ///< bytes at the end that no pixel needs: without them the picture is accepted
 };
+
+/// A decoder of one kind, kept between pictures.
+template <typename T>
+DecodeInto decoder_of() {
+  return [decoder = std::make_shared<T>()](std::span<const std::byte> file, const ImageInfo& info, RowSink& sink,
+                                           ImageNotes& notes) { return decoder->decode(file, info, {}, sink, notes); };
+}
 
 /// Checks the order of rows and reads every byte that it may read; ends the decoding after `max_pairs`.
 class CountingSink final : public RowSink {

@@ -2,6 +2,8 @@
 
 #include <cstdio>  // before jpeglib.h, which needs FILE
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
 #include <random>
 #include <string>
 
@@ -82,6 +84,14 @@ RgbImage decode_jpeg_plainly(const std::vector<std::byte>& file) {
   jpeg_finish_decompress(&d);
   jpeg_destroy_decompress(&d);
   return image;
+}
+
+std::vector<std::byte> test_picture(const std::string& name) {
+  std::ifstream in(std::string(STOKER_TESTDATA "/pictures/") + name, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  if (text.empty()) std::fprintf(stderr, "testdata/pictures/%s is not there\n", name.c_str()), std::abort();
+  const auto* bytes = reinterpret_cast<const std::byte*>(text.data());
+  return {bytes, bytes + text.size()};
 }
 
 std::vector<std::byte> encode_png(const RgbImage& image, bool is_interlaced) {

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "data/rgb.h"
@@ -23,6 +24,9 @@ struct JpegStyle {
 std::vector<std::byte> encode_jpeg(const RgbImage& image, const JpegStyle& style);
 /// The library's own scanlines: the oracle.
 RgbImage decode_jpeg_plainly(const std::vector<std::byte>& file);
+
+/// A file of testdata/pictures; the test fails if it is not there.
+std::vector<std::byte> test_picture(const std::string& name);
 
 /// RGB, 8 bits.
 std::vector<std::byte> encode_png(const RgbImage& image, bool is_interlaced);

@@ -2,6 +2,10 @@
 
 #include <array>
 
+#include "media/bmp/bmp.h"
+#include "media/bmp/bmp_header.h"
+#include "media/gif/gif.h"
+#include "media/gif/gif_header.h"
 #include "media/jpeg/jpeg.h"
 #include "media/jpeg/jpeg_header.h"
 #include "media/png/png.h"
@@ -17,11 +21,15 @@ std::unique_ptr<Decoder> make() {
   return std::make_unique<T>();
 }
 
+bool begins_as_jpeg(std::string_view bytes) { return bytes.starts_with("\xFF\xD8\xFF"sv); }
+bool begins_as_png(std::string_view bytes) { return bytes.starts_with("\x89PNG\r\n\x1A\n"sv); }
+bool begins_as_gif(std::string_view bytes) { return bytes.starts_with("GIF87a"sv) || bytes.starts_with("GIF89a"sv); }
+
 constexpr auto kFormats = std::to_array<FormatEntry>({
-    {ImageFormat::kJpeg, [](std::string_view b) { return b.starts_with("\xFF\xD8\xFF"sv); }, probe_jpeg, nullptr,
-     make<JpegDecoder>},
-    {ImageFormat::kPng, [](std::string_view b) { return b.starts_with("\x89PNG\r\n\x1A\n"sv); }, probe_png,
-     read_png_tail, make<PngDecoder>},
+    {ImageFormat::kJpeg, begins_as_jpeg, probe_jpeg, nullptr, make<JpegDecoder>},
+    {ImageFormat::kPng, begins_as_png, probe_png, read_png_tail, make<PngDecoder>},
+    {ImageFormat::kGif, begins_as_gif, probe_gif, nullptr, make<GifDecoder>},
+    {ImageFormat::kBmp, begins_as_bmp, probe_bmp, nullptr, make<BmpDecoder>},
 });
 
 constexpr std::array<std::string_view, kImageFormatCount> kNames = {"jpeg", "png",  "webp", "gif",

@@ -21,8 +21,8 @@ enum class ImageNote : std::uint8_t {
 };
 inline constexpr std::size_t kImageNoteCount = 9;
 inline constexpr std::array<std::string_view, kImageNoteCount> kImageNoteNames = {
-    "exif_unreadable",    "jpeg_extraneous", "animated_first_frame", "more_pictures", "icc_ignored",
-    "side_chunk_damaged", "bytes_after_end", "end_missing",          "truncated"};
+    "exif_unreadable", "jpeg_extraneous", "animated_first_frame", "more_pictures", "icc_ignored",
+    "png_side_chunk",  "bytes_after_end", "end_missing",          "truncated"};
 
 /// A set of notes.
 class ImageNotes {

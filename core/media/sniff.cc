@@ -23,10 +23,7 @@ struct Kind {
   std::string_view name;
 };
 /// Pictures that this build knows by sight but does not decode.
-constexpr std::array<Kind, 9> kOthers = {{{"GIF87a"sv, "GIF"sv},
-                                          {"GIF89a"sv, "GIF"sv},
-                                          {"BM"sv, "BMP"sv},
-                                          {"II*\0"sv, "TIFF"sv},
+constexpr std::array<Kind, 6> kOthers = {{{"II*\0"sv, "TIFF"sv},
                                           {"MM\0*"sv, "TIFF"sv},
                                           {"8BPS"sv, "Photoshop (PSD)"sv},
                                           {"\0\0\0\x0CjP  \r\n\x87\n"sv, "JPEG 2000"sv},
@@ -114,7 +111,8 @@ Result<const FormatEntry*> sniff(std::span<const std::byte> prefix, bool is_whol
   if (text.size() < kTellingBytes && !is_whole) return nullptr;
   const bool is_cut = std::any_of(kSignatures.begin(), kSignatures.end(),
                                   [text](std::string_view signature) { return signature.starts_with(text); });
-  if (is_cut && !text.empty()) {
+  const bool is_short_bmp = text.starts_with("BM") && text.size() < kTellingBytes && !is_text(text);
+  if ((is_cut && !text.empty()) || is_short_bmp) {
     return Status(Reason::kImgTruncated, fmt::format("ends after {} bytes, inside the signature", text.size()));
   }
   if (const std::string name = container_name(text); !name.empty()) {

@@ -12,12 +12,7 @@
 
 namespace stoker::testing {
 
-DecodeInto jpeg_decoder() {
-  return [decoder = std::make_shared<JpegDecoder>()](std::span<const std::byte> file, const ImageInfo& info,
-                                                     RowSink& sink, ImageNotes& notes) {
-    return decoder->decode(file, info, {}, sink, notes);
-  };
-}
+DecodeInto jpeg_decoder() { return decoder_of<JpegDecoder>(); }
 
 INSTANTIATE_TEST_SUITE_P(
     Jpeg, DecoderConformance,

@@ -9,12 +9,7 @@
 
 namespace stoker::testing {
 
-DecodeInto png_decoder() {
-  return [decoder = std::make_shared<PngDecoder>()](std::span<const std::byte> file, const ImageInfo& info,
-                                                    RowSink& sink, ImageNotes& notes) {
-    return decoder->decode(file, info, {}, sink, notes);
-  };
-}
+DecodeInto png_decoder() { return decoder_of<PngDecoder>(); }
 
 INSTANTIATE_TEST_SUITE_P(Png, DecoderConformance,
                          ::testing::Values(DecoderCase{"plain", png_decoder, encode_png(picture(31, 40, 1), false)},

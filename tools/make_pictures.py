@@ -1,0 +1,44 @@
+"""Writes ``testdata/pictures``: one small file of each kind that a decoder must know, for conformance and fuzzing.
+
+The committed files stay as they are; run this to add kinds. Needs Pillow.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "testdata" / "pictures"
+sys.path.insert(0, str(ROOT / "tests"))
+
+from picture_variants import bmp, gif, palette_photo, photo, random_bytes, rle4, rle8, saved  # noqa: E402
+
+
+def files() -> dict[str, bytes]:
+    """Returns the files by name."""
+    out: dict[str, bytes] = {
+        "plain.gif": saved(palette_photo(37, 29, 60), "GIF", interlace=0),
+        "interlaced.gif": gif((21, 17), (0, 0, 21, 17), global_colours=32, interlaced=True, seed=3),
+        "placed.gif": gif((20, 16), (4, 3, 11, 9), local_colours=16, transparent=2, seed=4),
+        "palette.bmp": saved(palette_photo(19, 13, 40), "BMP"),
+        "two_colours.bmp": bmp(13, 9, 1, random_bytes(36, 1), palette=random_bytes(8, 2), top_down=True),
+        "rgb.bmp": saved(photo("RGB", 17, 11), "BMP"),
+        "bgra.bmp": saved(photo("RGBA", 9, 11), "BMP"),
+        "565.bmp": bmp(9, 11, 16, random_bytes(220, 3), compression=3, masks=bytes.fromhex("00f80000e00700001f000000")),
+        "rle8.bmp": bmp(23, 15, 8, rle8(23, 15, 1)[:-2], palette=random_bytes(1024, 5), compression=1),
+        "rle4.bmp": bmp(23, 15, 4, rle4(23, 15, 2)[:-2], palette=random_bytes(64, 5), compression=2),
+    }
+    return out
+
+
+def main() -> None:
+    FOLDER.mkdir(exist_ok=True)
+    for name, data in files().items():
+        path = FOLDER / name
+        if not path.exists():
+            path.write_bytes(data)
+
+
+if __name__ == "__main__":
+    main()
