@@ -16,6 +16,7 @@
 #include "engine/loader.h"
 #include "exec/cpu.h"
 #include "text_options.h"
+#include "user_code.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -123,6 +124,13 @@ void bind_settings(nb::module_& m) {
                              std::move(ledger)};
           },
           nb::kw_only(), "is_stop"_a, "max_fraction"_a, "ledger"_a)
+      .def(
+          "set_user_code",
+          [](LoaderSettings& s, std::string identity, nb::object row, nb::object size, nb::object picture) {
+            s.output.user_code =
+                make_user_code(std::move(identity), std::move(row), std::move(size), std::move(picture));
+          },
+          nb::kw_only(), "identity"_a, "row"_a.none(), "size"_a.none(), "picture"_a.none())
       .def(
           "set_storage",
           [](LoaderSettings& s, std::string endpoint, std::string region, std::string access_key_id,
@@ -251,6 +259,15 @@ nb::dict report_dict(const LoaderReport& r) {
   nb::dict bad;
   for (const auto& [reason, n] : r.bad) bad[nb::str(std::string(name_of(reason)).c_str())] = n;
   d["bad_samples"] = bad;
+  if (r.user_code) {
+    nb::dict user_code;
+    user_code["busy_s"] = r.user_code->busy_s;
+    user_code["wait_s"] = r.user_code->wait_s;
+    user_code["calls"] = r.user_code->n_calls;
+    d["user_code"] = user_code;
+  } else {
+    d["user_code"] = nb::none();
+  }
   d["cpu_threads"] = r.cpu_threads;
   d["fetch_concurrency"] = r.fetch_concurrency;
   d["prefetch_steps"] = r.prefetch_steps;
@@ -316,7 +333,14 @@ void bind_loader(nb::module_& m) {
              return std::make_tuple(o.pass, o.manifest, o.line, o.byte_offset, o.media);
            })
       .def("add_wait", &Loader::add_wait)
-      .def("report", [](const Loader& self) { return report_dict(self.report()); })
+      .def("report",
+           [](const Loader& self) {
+             const LoaderReport report = [&] {  // close() may hold its lock while workers wait for the interpreter
+               nb::gil_scoped_release unlocked;
+               return self.report();
+             }();
+             return report_dict(report);
+           })
       .def(
           "normalisation",
           [](const Loader& self) {

@@ -10,6 +10,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "exec/cpu.h"
+#include "pipeline/sample_steps.h"
 #include "plan/step.h"
 
 namespace stoker {
@@ -96,10 +97,7 @@ void Loader::open(std::stop_token stop) {
   };
   auto work = [&]() -> Status {
     say("reading the model's folder");
-    STOKER_TRY(model_, qwen_vl::QwenVl::load(settings_.output.model, settings_.output.profile,
-                                             {.engine = settings_.output.template_engine,
-                                              .labels = settings_.output.labels,
-                                              .make_renderer = settings_.make_renderer}));
+    STOKER_TRY(model_, load_model(settings_));
     STOKER_CHECKED(check_memory(settings_, model_->config()));
     STOKER_TRY(dataset_, Dataset::open(settings_, *fetcher_, stop, say));
     STOKER_CHECKED(check_data_size(dataset_->order().rows_per_pass(), settings_.output.pack.packs_per_step,
@@ -137,6 +135,7 @@ std::string Loader::make_fingerprint() const {
   add("media", {std::to_string(o.image.is_exif_applied), std::to_string(static_cast<int>(o.image.alpha)),
                 std::to_string(static_cast<int>(o.image.grey16)), std::to_string(o.image.limits.max_pixels),
                 std::to_string(o.image.limits.max_scans), std::to_string(static_cast<int>(o.row_sizes))});
+  if (o.user_code) add("user_code", {o.user_code->identity()});
   add("engine", {"1"});  // counts up with every change of order, packing or arithmetic
   return out;
 }
@@ -376,6 +375,12 @@ LoaderReport Loader::report() const {
     MutexLock lock(life_mu_);
     if (pipeline_) out.pipeline = pipeline_->snapshot();
   }
+  if (settings_.output.user_code) {
+    const StageClock& clock = settings_.output.user_code->clock();
+    out.user_code = {.busy_s = static_cast<double>(clock.busy_ns.get()) * 1e-9,
+                     .wait_s = static_cast<double>(clock.wait_in_ns.get()) * 1e-9,
+                     .n_calls = clock.items.get()};
+  }
   if (out.batches > 0) {
     out.fill =
         static_cast<double>(out.tokens) / static_cast<double>(out.batches * settings_.output.pack.tokens_per_pack);
@@ -395,6 +400,7 @@ void Loader::close() {
   if (getpid() != pid_) return;
   is_closed_ = true;
   opening_.request_stop();
+  if (settings_.output.user_code) settings_.output.user_code->cancel();
   MutexLock lock(life_mu_);
   if (fetcher_) fetcher_->stop();
   if (opening_.joinable()) opening_.join();

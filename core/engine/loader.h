@@ -33,6 +33,13 @@ struct LoaderState {
   std::int64_t dp_size = 0;  ///< for the reader only
 };
 
+/// Time in the user's own code, summed over the workers that called it.
+struct UserCodeTimes {
+  double busy_s = 0;
+  double wait_s = 0;  ///< for the interpreter, which the trainer's threads need too
+  std::int64_t n_calls = 0;
+};
+
 /// What a loader has delivered and waited for, and what its stages did.
 struct LoaderReport {
   WaitTotals wait;
@@ -42,6 +49,7 @@ struct LoaderReport {
   std::map<Reason, std::int64_t>
       bad;  ///< samples not used, those planned around counted by the rank that writes their line
   std::optional<PipelineSnapshot> pipeline;
+  std::optional<UserCodeTimes> user_code;
   int cpu_threads = 0, fetch_concurrency = 0, prefetch_steps = 0;
 };
 

@@ -14,10 +14,14 @@ namespace stoker {
 /// An image of a sample, before its pixels are read.
 struct MeasuredImage {
   std::string url;
-  qwen_vl::SizePx upright;
+  qwen_vl::SizePx upright;   ///< of the file
+  qwen_vl::SizePx prepared;  ///< after the user's own code; without one the same
   qwen_vl::ImagePlan plan;
   bool is_size_from_row = false;
   std::uint64_t object_bytes = 0;  ///< 0: not known yet
+  Reason bad = Reason::kNone;      ///< why it cannot be used, as far as its header tells
+
+  bool is_planned() const { return plan.n_tokens > 0; }  ///< false only where no header was to be read
 };
 
 /// One position of the order, measured: all that planning needs, and the text so that it is tokenised once.

@@ -7,12 +7,6 @@
 #include "pipeline/sample_steps.h"
 
 namespace stoker {
-namespace {
-
-constexpr std::size_t kMostKnown = 1'000'000;  // about 200 MB of URLs and sizes at worst
-
-}  // namespace
-
 /// One window under way. Parts are samples' rows and, added by them, their images' headers.
 struct Measurer::Task {
   std::shared_ptr<MeasuredWindow> window;
@@ -29,8 +23,13 @@ struct Measurer::Task {
 };
 
 Measurer::Measurer(const LoaderSettings& settings, const Dataset& dataset, std::shared_ptr<const qwen_vl::QwenVl> model,
-                   Fetcher& fetcher, WorkerPool& workers)
-    : settings_(settings), dataset_(dataset), model_(std::move(model)), fetcher_(fetcher), workers_(workers) {}
+                   Fetcher& fetcher, WorkerPool& workers, MeasureOptions options)
+    : settings_(settings),
+      dataset_(dataset),
+      model_(std::move(model)),
+      fetcher_(fetcher),
+      workers_(workers),
+      options_(std::move(options)) {}
 
 Result<std::shared_ptr<MeasuredWindow>> Measurer::measure(std::uint64_t window, std::uint64_t first, std::uint64_t n,
                                                           std::uint64_t priority, std::stop_token stop) {
@@ -71,19 +70,32 @@ Status Measurer::read_row(MeasuredSample& sample, std::vector<MediaRef>& media) 
   thread_local std::string buffer;
   STOKER_TRY(const std::string_view line, dataset_.manifest(sample.entry.source).read(sample.entry.row, buffer));
   Sample row;
-  STOKER_CHECKED(read_sample(line, dataset_.media_root(sample.entry.source), settings_.output, *model_, sample, row));
+  RowNotes notes;
+  STOKER_CHECKED(
+      read_sample(line, dataset_.media_root(sample.entry.source), settings_.output, *model_, sample, row, &notes));
+  if (options_.on_row) options_.on_row(sample.order_index, row, notes);
   media = std::move(row.media);
   return {};
 }
 
 void Measurer::measure_image(const std::shared_ptr<Task>& task, std::size_t index, std::size_t image,
                              const MediaRef& media) {
-  MeasuredImage& measured = task->window->samples[index].images[image];
-  if (is_size_trusted(settings_.output, media)) {
+  MeasuredSample& sample = task->window->samples[index];
+  MeasuredImage& measured = sample.images[image];
+  const HeaderReads headers = headers_of(sample);
+  if (headers == HeaderReads::kAll) {
+    if (is_size_trusted(settings_.output, media)) {
+      measured.upright = {media.height_px, media.width_px};
+      measured.is_size_from_row = true;
+    }
+    fetch_header(task, index, image, Buffer(), settings_.speed.probe_bytes);
+  } else if (is_size_trusted(settings_.output, media)) {
     part_done(*task, index, static_cast<std::int32_t>(image),
               apply_size(measured, {{media.height_px, media.width_px}, 0}, true));
   } else if (const auto known = known_size(measured.url)) {
     part_done(*task, index, static_cast<std::int32_t>(image), apply_size(measured, *known, false));
+  } else if (headers == HeaderReads::kNone) {
+    part_done(*task, index, static_cast<std::int32_t>(image), {});
   } else {
     fetch_header(task, index, image, Buffer(), settings_.speed.probe_bytes);
   }
@@ -124,13 +136,16 @@ void Measurer::header_arrived(const std::shared_ptr<Task>& task, std::size_t ind
     return fetch_header(task, index, image, std::move(prefix), probed->need_end);
   }
   const Known known{upright_size(*probed->info, settings_.output.image), got->total_bytes};
+  if (measured.is_size_from_row && measured.upright != known.upright) {
+    return part_done(*task, index, static_cast<std::int32_t>(image), size_mismatch(measured, known.upright));
+  }
   remember_size(measured.url, known);
   part_done(*task, index, static_cast<std::int32_t>(image), apply_size(measured, known, false));
 }
 
 Status Measurer::apply_size(MeasuredImage& image, Known known, bool is_from_row) const {
   image.object_bytes = known.object_bytes;
-  image.is_size_from_row = is_from_row;
+  image.is_size_from_row = image.is_size_from_row || is_from_row;
   return plan_measured(settings_.output, *model_, known.upright, image);
 }
 
@@ -142,11 +157,14 @@ void Measurer::part_done(Task& task, std::size_t index, std::int32_t image, Stat
     is_fatal = status.code() != Code::kBadSample;
     if (is_fatal) {
       if (task.fatal.ok()) task.fatal = std::move(status);
-    } else if (sample.bad.ok() ||
-               image < sample.bad_image) {  // of several, the first: the same line on every rank, in every run
-      sample.bad = std::move(status);
-      sample.bad_image = image;
-      if (image >= 0) sample.bad_media = sample.images[static_cast<std::size_t>(image)].url;
+    } else {
+      if (image >= 0) sample.images[static_cast<std::size_t>(image)].bad = status.reason();
+      // Of several, the first: the same line on every rank, in every run.
+      if (sample.bad.ok() || image < sample.bad_image) {
+        sample.bad = std::move(status);
+        sample.bad_image = image;
+        if (image >= 0) sample.bad_media = sample.images[static_cast<std::size_t>(image)].url;
+      }
     }
   }
   if (--task.parts_left[index] > 0 && !is_fatal) return;
@@ -160,6 +178,10 @@ void Measurer::part_done(Task& task, std::size_t index, std::int32_t image, Stat
   if (task.samples_left == 0 || is_fatal) task.changed.notify_all();
 }
 
+HeaderReads Measurer::headers_of(const MeasuredSample& sample) const {
+  return options_.headers ? options_.headers(sample.order_index) : HeaderReads::kAsNeeded;
+}
+
 std::optional<Measurer::Known> Measurer::known_size(const std::string& url) const {
   MutexLock lock(mu_);
   const auto found = known_.find(url);
@@ -168,7 +190,7 @@ std::optional<Measurer::Known> Measurer::known_size(const std::string& url) cons
 
 void Measurer::remember_size(const std::string& url, Known known) {
   MutexLock lock(mu_);
-  if (known_.size() >= kMostKnown) known_.clear();
+  if (known_.size() >= options_.max_known_sizes) known_.clear();
   known_.emplace(url, known);
 }
 

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <stop_token>
 #include <string>
@@ -20,6 +21,22 @@
 
 namespace stoker {
 
+/// Which headers are read.
+enum class HeaderReads : std::uint8_t {
+  kAsNeeded,  ///< where the row's sizes are not trusted, and nothing is remembered
+  kAll,       ///< all, once per mention; what the row says is compared
+  kNone,      ///< none: sizes that the row does not say stay unknown
+};
+
+/// What a caller who is no loader wants of a Measurer.
+struct MeasureOptions {
+  /// By position of the order; absent: kAsNeeded for all.
+  std::function<HeaderReads(std::uint64_t order_index)> headers;
+  /// Sees every row that could be read, on a worker; before its images are measured.
+  std::function<void(std::uint64_t order_index, const Sample& row, const RowNotes& notes)> on_row;
+  std::size_t max_known_sizes = 1'000'000;  ///< remembered by URL: about 200 bytes each
+};
+
 /// Finds out what planning needs to know of a window's samples, without pixels: rows are read, parsed and tokenised on
 /// the workers; sizes come from the row, from what was measured before, or from the first bytes of the object.
 ///
@@ -28,7 +45,7 @@ namespace stoker {
 class Measurer {
  public:
   Measurer(const LoaderSettings& settings, const Dataset& dataset, std::shared_ptr<const qwen_vl::QwenVl> model,
-           Fetcher& fetcher, WorkerPool& workers);
+           Fetcher& fetcher, WorkerPool& workers, MeasureOptions options = {});
 
   /// Measures positions [first, first + n) of the order. Blocks the calling thread; the work is done by others.
   /// @param priority  For workers and fetches: where the window stands in the plan.
@@ -56,6 +73,7 @@ class Measurer {
   void header_arrived(const std::shared_ptr<Task>& task, std::size_t index, std::size_t image, const Buffer& have,
                       Result<FetchedObject> got);
   Status apply_size(MeasuredImage& image, Known known, bool is_from_row) const;
+  HeaderReads headers_of(const MeasuredSample& sample) const;
   void part_done(Task& task, std::size_t index, std::int32_t image, Status status);
   std::optional<Known> known_size(const std::string& url) const STOKER_EXCLUDES(mu_);
   void remember_size(const std::string& url, Known known) STOKER_EXCLUDES(mu_);
@@ -65,6 +83,7 @@ class Measurer {
   const std::shared_ptr<const qwen_vl::QwenVl> model_;
   Fetcher& fetcher_;
   WorkerPool& workers_;
+  const MeasureOptions options_;
 
   Counter probes_;
   Counter probe_bytes_;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,6 +20,9 @@ namespace stoker {
 /// The steps that one sample goes through, for whoever walks it: the loader's measurer and preparer, `prepare`,
 /// `inspect`, `check`. There is no second implementation of any of them. Threads: any.
 
+/// The model that a run's settings name, as they want it. @return As QwenVl::load.
+Result<std::shared_ptr<const qwen_vl::QwenVl>> load_model(const LoaderSettings& settings);
+
 /// A row, parsed, rendered and tokenised, with its media resolved: fills `sample.text`, `sample.images[].url`.
 /// @param row    Gets the parsed row: its media references and sizes are needed for the next step.
 /// @param notes, turns  May be null.
@@ -34,17 +38,21 @@ bool is_size_trusted(const OutputSettings& output, const MediaRef& media);
 /// What a header said, as sizes are planned with.
 qwen_vl::SizePx upright_size(const ImageInfo& info, const ImageOptions& options);
 
-/// Plans an image from its upright size. @return IMG_ASPECT.
+/// Plans an image from its upright size. @return IMG_ASPECT; USER_CODE.
 Status plan_measured(const OutputSettings& output, const qwen_vl::QwenVl& model, qwen_vl::SizePx upright,
                      MeasuredImage& image);
 
-/// Once every image is planned: the sample's length. With OverLong::kTruncateTurns a sample that is too long ends
-/// behind the last trained turn that fits; the media of what is cut away are forgotten. @return SEQ_TOO_LONG.
+/// Once every image is planned: the sample's length; at least that, where a size is not known. With
+/// OverLong::kTruncateTurns a sample that is too long ends behind the last trained turn that fits; the media of what is
+/// cut away are forgotten. @return SEQ_TOO_LONG.
 Status finish_measured(const OutputSettings& output, MeasuredSample& sample);
+
+/// That a picture has another size than was planned with.
+Status size_mismatch(const MeasuredImage& planned, qwen_vl::SizePx found);
 
 /// Decodes a whole object into the patches that were planned for it.
 /// @param patches  (n_patches, 3, p, p) of `planned.plan`.
-/// @return IMG_*; MEDIA_SIZE_MISMATCH if the picture has another size than was planned with.
+/// @return IMG_*; USER_CODE; MEDIA_SIZE_MISMATCH if the picture has another size than was planned with.
 /// Threads: one per `decoder`.
 Status decode_measured(const OutputSettings& output, const qwen_vl::QwenVl& model, const MeasuredImage& planned,
                        std::span<const std::byte> object, PatchDecoder& decoder, std::uint8_t* patches);

@@ -12,6 +12,7 @@
 #include "metric/metric.h"
 #include "model/profile.h"
 #include "model/qwen_vl/qwen_vl.h"
+#include "pipeline/user_code.h"
 #include "plan/cost.h"
 #include "plan/order.h"
 #include "plan/plan.h"
@@ -49,6 +50,7 @@ struct OutputSettings {
   Profile profile = profiles().front();  ///< whose output is reproduced
   ImageOptions image;                    ///< what the profile says, and limits
   RowSizes row_sizes = RowSizes::kTrust;
+  std::shared_ptr<UserCode> user_code;  ///< null: no code but ours touches a sample
 };
 
 /// Decides how fast: never changes a batch.

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from stoker import _core
+from stoker import _core, user_code
 from stoker.batch import Batch
 from stoker.errors import InvalidArgumentError
 from stoker.jinja import make_renderer
@@ -65,7 +65,7 @@ class Loader:
         self.dp_size = dp_size
         self._is_opened = False
         self._is_exhausted = False
-        self._core = _core.CoreLoader.create(_core_settings(settings, dp_rank, dp_size))
+        self._core = _core.CoreLoader.create(core_settings(settings, dp_rank, dp_size))
         # Also before the interpreter ends: another thread may wait in next(), and must be out of the engine by then.
         self._end = weakref.finalize(self, self._core.close)
         _watch_exit()
@@ -197,7 +197,8 @@ class Loader:
         self._is_opened = True
 
 
-def _core_settings(settings: Settings, dp_rank: int, dp_size: int) -> _core.LoaderSettings:
+def core_settings(settings: Settings, dp_rank: int = 0, dp_size: int = 1) -> _core.LoaderSettings:
+    """The engine's form of settings. For this package."""
     index_dir = settings.resolved_index_dir()
     out = _core.LoaderSettings()
     for source in settings.data:
@@ -257,6 +258,7 @@ def _core_settings(settings: Settings, dp_rank: int, dp_size: int) -> _core.Load
         ca_file=storage.ca_file,
         verify_tls=storage.verify_tls,
     )
+    user_code.attach(settings.user_code, out)
     return out
 
 

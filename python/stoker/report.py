@@ -46,6 +46,11 @@ class Report:
         ]
         if v["bad_samples"]:
             lines.append("not used   " + ", ".join(f"{code} {n}" for code, n in sorted(v["bad_samples"].items())))
+        if code := v["user_code"]:
+            lines.append(
+                f"user code  busy {code['busy_s']:.3f} s in {code['calls']} calls, "
+                f"waited {code['wait_s']:.3f} s for the interpreter"
+            )
         if v["pipeline"]:
             lines += self._pipeline_lines(v["pipeline"])
         return "\n".join(lines)

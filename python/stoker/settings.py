@@ -16,7 +16,7 @@ from typing import Any, Literal, Self
 
 from stoker.errors import InvalidArgumentError
 
-__all__ = ["BadSamples", "Data", "Labels", "Media", "Pack", "Settings", "Speed", "Storage"]
+__all__ = ["BadSamples", "Data", "Labels", "Media", "Pack", "Settings", "Speed", "Storage", "UserCode"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +76,18 @@ class Media:
     """A picture whose header announces more is a bad sample."""
     max_scans: int = 500
     """A progressive JPEG with more scans is a bad sample."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserCode:
+    """Your own code, by import path (``package.module:function``); see `stoker.user_code` for its rules."""
+
+    row: str = ""
+    """``row(row: dict) -> dict``, before anything is read from a row."""
+    picture: str = ""
+    """``picture(pixels) -> pixels``, an upright picture, (height, width, 3) uint8."""
+    version: str = ""
+    """Yours to change whenever the code would give something else: it stands in every checkpoint's fingerprint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +160,7 @@ class Settings:
     """Who renders the chat template: the engine where it knows it, else jinja2; one of them; or both, and a difference
     ends the run."""
     media: Media = field(default_factory=Media)
+    user_code: UserCode = field(default_factory=UserCode)
 
     # --- decides how fast, where, and what to do about trouble; never changes a batch ---
     bad_samples: BadSamples = field(default_factory=BadSamples)
@@ -259,6 +272,11 @@ class Settings:
         _require(1 <= self.window_samples <= 2**22, "window_samples must be from 1 to 2**22")
         _require(0 <= self.seed < 2**64, "seed must be from 0 to 2**64 - 1")
         _require(0.0 <= self.bad_samples.max_fraction <= 1.0, "bad_samples.max_fraction must be from 0 to 1")
+        code = self.user_code
+        _require(
+            bool(code.version) or not (code.row or code.picture),
+            "user_code.version: give your code a version, and change it whenever the code would give something else",
+        )
         _require(self.media.max_pixels >= 1, "media.max_pixels must be at least 1")
         _require(self.media.max_scans >= 1, "media.max_scans must be at least 1")
         self.resolved_profile()
