@@ -24,4 +24,7 @@ NB_MODULE(_core, m) {
 #ifdef STOKER_BIND_LOADER
   stoker::bind_loader(m);
 #endif
+#ifdef STOKER_BIND_INSPECT
+  stoker::bind_inspect(m);
+#endif
 }

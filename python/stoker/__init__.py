@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stoker.batch import Batch, Layout
+from stoker.building_blocks import Features, MediaFeatures, Problem, TurnFeatures, decode_image, prepare
 from stoker.errors import (
     BadSampleError,
     CancelledError,
@@ -14,7 +15,7 @@ from stoker.errors import (
 )
 from stoker.loader import Loader, SampleOrigin
 from stoker.report import Report
-from stoker.settings import BadSamples, Data, Labels, Media, Pack, Settings, Speed, Storage
+from stoker.settings import BadSamples, Data, Labels, Media, Pack, Settings, Speed, Storage, UserCode
 from stoker.text import Tokenizer, render_chat
 
 __all__ = [
@@ -24,13 +25,16 @@ __all__ = [
     "CancelledError",
     "Data",
     "ExhaustedError",
+    "Features",
     "InternalError",
     "InvalidArgumentError",
     "Labels",
     "Layout",
     "Loader",
     "Media",
+    "MediaFeatures",
     "Pack",
+    "Problem",
     "Report",
     "SampleOrigin",
     "Settings",
@@ -38,6 +42,10 @@ __all__ = [
     "StokerError",
     "Storage",
     "Tokenizer",
+    "TurnFeatures",
     "UnavailableError",
+    "UserCode",
+    "decode_image",
+    "prepare",
     "render_chat",
 ]

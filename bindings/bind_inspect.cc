@@ -1,0 +1,306 @@
+#include <fmt/format.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bind.h"
+#include "engine/checker.h"
+#include "engine/inspector.h"
+#include "interruptible.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace stoker {
+namespace {
+
+template <typename T>
+nb::object array_of(std::vector<T>&& values, std::initializer_list<std::size_t> shape) {
+  auto held = std::make_unique<std::vector<T>>(std::move(values));
+  T* const data = held->data();
+  const nb::capsule owner(held.release(), [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
+  return nb::ndarray<nb::numpy, T>(data, shape, owner).cast();
+}
+
+/// Paths and messages may quote bytes that are no UTF-8.
+nb::object text_or_bytes(const std::string& text) {
+  return nb::steal(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "surrogateescape"));
+}
+
+const char* name_of_role(Role role) {
+  switch (role) {
+    case Role::kSystem:
+      return "system";
+    case Role::kUser:
+      return "user";
+    case Role::kAssistant:
+      return "assistant";
+    case Role::kTool:
+      return "tool";
+    case Role::kDeveloper:
+      break;
+  }
+  return "developer";
+}
+
+nb::object bad_of(const Status& bad, const std::string& media) {
+  if (bad.ok()) return nb::none();
+  return nb::make_tuple(nb::str(std::string(name_of(bad.reason())).c_str()), text_or_bytes(bad.message()),
+                        media.empty() ? nb::none() : text_or_bytes(media));
+}
+
+nb::tuple size_of(qwen_vl::SizePx size) { return nb::make_tuple(size.height, size.width); }
+
+nb::dict media_dict(const PreparedMedia& media) {
+  nb::dict out;
+  const MeasuredImage& m = media.measured;
+  out["reference"] = text_or_bytes(media.reference);
+  out["url"] = text_or_bytes(m.url);
+  out["size_from"] = m.is_size_from_row ? "row" : "header";
+  out["n_bytes"] = m.object_bytes;
+  if (media.info) {
+    out["stored_size"] = nb::make_tuple(media.info->height_px, media.info->width_px);
+    out["orientation"] = media.info->orientation;
+  } else {
+    out["stored_size"] = nb::none();
+    out["orientation"] = 1;
+  }
+  out["upright_size"] = size_of(m.upright);
+  out["prepared_size"] = size_of(m.prepared);
+  out["target_size"] = nb::make_tuple(m.plan.height_px, m.plan.width_px);
+  out["grid_thw"] = nb::make_tuple(m.is_planned() ? 1 : 0, m.plan.grid_h, m.plan.grid_w);
+  out["tokens"] = nb::make_tuple(media.token_begin, media.token_end);
+  out["patches"] = nb::make_tuple(media.patch_begin, media.patch_begin + m.plan.n_patches());
+  out["bad"] = bad_of(media.bad, "");
+  return out;
+}
+
+nb::dict prepared_dict(Prepared prepared, int patch) {
+  nb::dict out;
+  const std::size_t n = prepared.input_ids.size();
+  const auto n_patches = static_cast<std::size_t>(prepared.n_patches);
+  const auto p = static_cast<std::size_t>(patch);
+  const bool has_pixels = !prepared.image_patches.empty();
+  out["id"] = prepared.id;
+  out["bad"] = bad_of(prepared.bad, prepared.bad_media);
+  out["input_ids"] = array_of(std::move(prepared.input_ids), {n});
+  out["labels"] = array_of(std::move(prepared.labels), {n});
+  out["position_ids"] = array_of(std::move(prepared.position_ids), {4, n});
+  out["image_patches"] =
+      has_pixels ? array_of(std::move(prepared.image_patches), {n_patches, 3, p, p}) : nb::object(nb::none());
+  nb::list media;
+  for (const PreparedMedia& each : prepared.media) media.append(media_dict(each));
+  out["media"] = media;
+  nb::list turns;
+  for (const PreparedTurn& turn : prepared.turns) {
+    turns.append(nb::make_tuple(turn.role ? nb::object(nb::str(name_of_role(*turn.role))) : nb::object(nb::none()),
+                                turn.is_assistant, turn.token_begin, turn.token_end));
+  }
+  out["turns"] = turns;
+  out["cost"] = prepared.cost;
+  return out;
+}
+
+nb::dict histogram_dict(const LogHistogram& h) {
+  nb::dict out;
+  out["n"] = h.n();
+  out["total"] = h.total();
+  out["least"] = h.least();
+  out["most"] = h.most();
+  out["p50"] = h.quantile(0.5);
+  out["p90"] = h.quantile(0.9);
+  out["p99"] = h.quantile(0.99);
+  nb::list buckets;
+  for (const auto& bucket : h.buckets()) buckets.append(nb::make_tuple(bucket.begin, bucket.end, bucket.n));
+  out["buckets"] = buckets;
+  return out;
+}
+
+nb::dict counts_dict(const std::map<Reason, std::uint64_t>& counts) {
+  nb::dict out;
+  for (const auto& [reason, n] : counts) out[nb::str(std::string(name_of(reason)).c_str())] = n;
+  return out;
+}
+
+nb::dict check_dict(const CheckReport& r) {
+  nb::dict out;
+  out["rows"] = r.n_rows;
+  out["rows_in_all"] = r.n_rows_in_all;
+  out["rejected"] = r.n_rejected;
+  out["rejected_by_code"] = counts_dict(r.rejected);
+  nb::dict examples;
+  for (const auto& [reason, rows] : r.examples) {
+    nb::list list;
+    for (const RejectedRow& row : rows) {
+      nb::dict d;
+      d["manifest"] = text_or_bytes(row.manifest);
+      d["line"] = row.line;
+      d["byte_offset"] = row.byte_offset;
+      d["media"] = row.media.empty() ? nb::object(nb::none()) : text_or_bytes(row.media);
+      d["message"] = text_or_bytes(row.message);
+      list.append(d);
+    }
+    examples[nb::str(std::string(name_of(reason)).c_str())] = list;
+  }
+  out["examples"] = examples;
+  nb::dict shapes;
+  for (const auto& [shape, n] : r.shapes) shapes[nb::str(shape.c_str())] = n;
+  out["shapes"] = shapes;
+  nb::dict media;
+  media["mentions"] = r.n_media;
+  media["headers_read"] = r.n_headers;
+  media["without_size"] = r.n_unsized;
+  media["rejected_by_code"] = counts_dict(r.media_rejected);
+  out["media"] = media;
+  out["tokens"] = histogram_dict(r.tokens);
+  out["text_tokens"] = histogram_dict(r.text_tokens);
+  out["target_tokens"] = histogram_dict(r.target_tokens);
+  out["media_pixels"] = histogram_dict(r.media_pixels);
+  out["media_tokens"] = histogram_dict(r.media_tokens);
+  out["patches"] = r.n_patches;
+  out["elapsed_s"] = r.elapsed_s;
+  return out;
+}
+
+/// Manifests and the way from a row to what the model sees.
+struct CoreInspector {
+  std::unique_ptr<Inspector> inspector;
+  std::optional<Dataset> dataset;
+
+  const Manifest& manifest(std::uint32_t source) const {
+    if (!dataset || source >= inspector->settings().output.data.size()) throw nb::index_error("source");
+    return dataset->manifest(source);
+  }
+};
+
+void bind_inspector(nb::module_& m) {
+  nb::class_<CoreInspector>(m, "CoreInspector")
+      .def_static(
+          "create",
+          [](const LoaderSettings& settings) {
+            auto made = [&] {
+              const nb::gil_scoped_release unlocked;
+              return Inspector::create(settings);
+            }();
+            return CoreInspector{value_or_throw(std::move(made)), {}};
+          },
+          "settings"_a)
+      .def(
+          "prepare",
+          [](const CoreInspector& self, const nb::bytes& line, const std::string& media_root, bool with_pixels) {
+            const std::string row(line.c_str(), line.size());
+            auto prepared = run_interruptibly([&](std::stop_token stop) {
+              return self.inspector->prepare(row, media_root, with_pixels, std::move(stop));
+            });
+            return prepared_dict(value_or_throw(std::move(prepared)), self.inspector->model().config().patch);
+          },
+          "line"_a, "media_root"_a, "with_pixels"_a = true)
+      .def(
+          "fetch",
+          [](const CoreInspector& self, const std::string& url) {
+            auto got =
+                run_interruptibly([&](std::stop_token stop) { return self.inspector->fetch(url, std::move(stop)); });
+            const FetchedObject object = value_or_throw(std::move(got));
+            const auto bytes = object.bytes.bytes();
+            return nb::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+          },
+          "url"_a)
+      .def("open_dataset",
+           [](CoreInspector& self) {
+             auto dataset =
+                 run_interruptibly([&](std::stop_token stop) { return self.inspector->open_dataset(std::move(stop)); });
+             self.dataset.emplace(value_or_throw(std::move(dataset)));
+           })
+      .def("n_rows", [](const CoreInspector& self, std::uint32_t source) { return self.manifest(source).n_rows(); })
+      .def(
+          "read",
+          [](const CoreInspector& self, std::uint32_t source, std::uint64_t row) {
+            const Manifest& manifest = self.manifest(source);
+            if (row >= manifest.n_rows()) throw nb::index_error("row");
+            std::string buffer;
+            const std::string_view text = value_or_throw(manifest.read(row, buffer));
+            return nb::bytes(text.data(), text.size());
+          },
+          "source"_a, "row"_a)
+      .def(
+          "location",
+          [](const CoreInspector& self, std::uint32_t source, std::uint64_t row) {
+            const Manifest& manifest = self.manifest(source);
+            if (row >= manifest.n_rows()) throw nb::index_error("row");
+            const RowLocation at = manifest.row(row);
+            return nb::make_tuple(self.dataset->name(source), at.line, at.offset, at.n_bytes,
+                                  self.dataset->media_root(source));
+          },
+          "source"_a, "row"_a, "(manifest, line, byte offset, bytes, media root).")
+      .def(
+          "row_at_line",
+          [](const CoreInspector& self, std::uint32_t source, std::uint64_t line) -> std::optional<std::uint64_t> {
+            const Manifest& manifest = self.manifest(source);
+            std::uint64_t begin = 0, end = manifest.n_rows();
+            while (begin < end) {
+              const std::uint64_t middle = begin + (end - begin) / 2;
+              (manifest.row(middle).line < line ? begin : end) = manifest.row(middle).line < line ? middle + 1 : middle;
+            }
+            if (begin == manifest.n_rows() || manifest.row(begin).line != line) return std::nullopt;
+            return begin;
+          },
+          "source"_a, "line"_a)
+      .def(
+          "row_with_id",
+          [](const CoreInspector& self, std::uint32_t source, const std::string& id) {
+            const Manifest& manifest = self.manifest(source);
+            auto found = run_interruptibly(
+                [&](std::stop_token stop) { return Inspector::row_with_id(manifest, id, std::move(stop)); });
+            return value_or_throw(std::move(found));
+          },
+          "source"_a, "id"_a)
+      .def_prop_ro("merge", [](const CoreInspector& self) { return self.inspector->model().config().merge; })
+      .def_prop_ro("normalisation", [](const CoreInspector& self) {
+        const auto& c = self.inspector->model().config();
+        return std::make_tuple(std::vector<double>(c.mean.begin(), c.mean.end()),
+                               std::vector<double>(c.std.begin(), c.std.end()), c.rescale, c.patch, c.merge,
+                               c.temporal_patch,
+                               self.inspector->model().profile().image_normalise == NormaliseRule::kPil);
+      });
+}
+
+void bind_checker(nb::module_& m) {
+  nb::class_<Checker>(m, "CoreChecker")
+      .def_static(
+          "create",
+          [](const LoaderSettings& settings, std::optional<std::uint64_t> n_media_rows, std::string ledger,
+             int n_examples) {
+            return value_or_throw(Checker::create(
+                settings, {.n_media_rows = n_media_rows, .ledger = std::move(ledger), .n_examples = n_examples}));
+          },
+          "settings"_a, "n_media_rows"_a.none(), "ledger"_a, "n_examples"_a)
+      .def("wait_within",
+           [](Checker& self, int milliseconds) {
+             auto done = [&] {
+               const nb::gil_scoped_release unlocked;
+               return self.wait_within(std::chrono::milliseconds(milliseconds));
+             }();
+             return value_or_throw(std::move(done));
+           })
+      .def("progress", &Checker::progress)
+      .def("report", [](const Checker& self) { return check_dict(self.report()); })
+      .def("stop", &Checker::stop, nb::call_guard<nb::gil_scoped_release>());
+}
+
+}  // namespace
+
+void bind_inspect(nb::module_& m) {
+  bind_inspector(m);
+  bind_checker(m);
+}
+
+}  // namespace stoker

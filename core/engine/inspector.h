@@ -1,0 +1,88 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "data/sample.h"
+#include "media/image.h"
+#include "pipeline/dataset.h"
+#include "pipeline/measured.h"
+#include "pipeline/settings.h"
+
+namespace stoker {
+
+/// A media of a sample, as the loader plans and decodes it.
+struct PreparedMedia {
+  std::string reference;  ///< as the row has it
+  MeasuredImage measured;
+  std::optional<ImageInfo> info;  ///< of the header; absent where there was nothing to read
+  std::int64_t token_begin = 0, token_end = 0;
+  std::int64_t patch_begin = 0;  ///< first of its patches
+  Status bad;
+};
+
+/// A rendered turn, its placeholders expanded.
+struct PreparedTurn {
+  std::optional<Role> role;  ///< absent where the template made the turn up
+  bool is_assistant = false;
+  std::int64_t token_begin = 0, token_end = 0;
+};
+
+/// One sample as the model will see it. T tokens, k images, P patches of p pixels a side.
+struct Prepared {
+  std::string id;         ///< of the row; for people
+  Status bad;             ///< why the loader would not use the sample; the rest is filled as far as it got
+  std::string bad_media;  ///< the media to blame, if one is
+  std::vector<std::int64_t> input_ids, labels;  ///< (T)
+  std::vector<std::int64_t> position_ids;       ///< (4, T)
+  std::vector<std::uint8_t> image_patches;      ///< (P, 3, p, p); empty where pixels were not asked for
+  std::vector<PreparedMedia> media;
+  std::vector<PreparedTurn> turns;
+  std::int64_t n_patches = 0;
+  std::int64_t cost = 0;  ///< as planning counts it, thousands of FLOPs
+};
+
+/// Walks single samples through the loader's own steps, one at a time and without a plan: what `prepare`, `inspect` and
+/// `parity` show is what a run would get. Threads: any, const; calls block for storage until `stop`.
+class Inspector {
+ public:
+  /// Reads the model's folder. @return MODEL_FOLDER, TOKENIZER, TEMPLATE_UNKNOWN, SETTINGS.
+  static Result<std::unique_ptr<Inspector>> create(LoaderSettings settings);
+
+  /// @param line        A row's JSON. @param media_root  Where its relative media lie.
+  /// @param with_pixels  False: media are read and sized, not decoded.
+  /// @return What is no fault of the sample: FETCH_*, OUTAGE, STOPPED, INTERNAL. A bad sample is ok, with `bad` set.
+  Result<Prepared> prepare(std::string_view line, const std::string& media_root, bool with_pixels,
+                           std::stop_token stop) const;
+
+  /// Reads one object that prepare() named. For showing the picture itself.
+  Result<FetchedObject> fetch(const std::string& url, std::stop_token stop) const;
+
+  /// Opens the settings' manifests. @return As Dataset::open.
+  Result<Dataset> open_dataset(std::stop_token stop) const;
+
+  /// The first row whose `id` is that text or number, whether or not a run would use it.
+  static Result<std::optional<std::uint64_t>> row_with_id(const Manifest& manifest, std::string_view id,
+                                                          std::stop_token stop);
+
+  const qwen_vl::QwenVl& model() const { return *model_; }
+  const LoaderSettings& settings() const { return settings_; }
+
+ private:
+  Inspector(LoaderSettings settings, std::shared_ptr<const qwen_vl::QwenVl> model)
+      : settings_(std::move(settings)), model_(std::move(model)) {}
+  Result<std::unique_ptr<Fetcher>> make_fetcher() const;
+  Status prepare_media(Fetcher& fetcher, const MediaRef& reference, PreparedMedia& media, Buffer& object,
+                       std::stop_token stop) const;
+
+  const LoaderSettings settings_;
+  const std::shared_ptr<const qwen_vl::QwenVl> model_;
+};
+
+}  // namespace stoker
