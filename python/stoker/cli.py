@@ -1,16 +1,19 @@
-"""The command line: ``stoker demo``, ``stoker ladder``."""
+"""The command line."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+
+from stoker import data_commands
 
 __all__ = ["app", "main"]
 
@@ -47,8 +50,23 @@ _Output = Annotated[
 ]
 
 
+def _say_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            sys.stdout.write(f"stoker {version('stoker')}\n")
+        except PackageNotFoundError:
+            sys.stdout.write("stoker (run from a folder; no version is installed)\n")
+        raise typer.Exit()
+
+
 @app.callback()
-def _stoker() -> None:
+def _stoker(
+    _version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_say_version, help="Print the version and leave.")
+    ] = False,
+) -> None:
     pass
 
 
@@ -173,8 +191,8 @@ class _UserError(Exception):
 
 
 @contextlib.contextmanager
-def _errors_said() -> Iterator[None]:
-    """Turns what users can do something about into one line, and Ctrl-C into an exit."""
+def _errors_said(status: int = 1) -> Iterator[None]:
+    """Turns what users can do something about into one line and exit status `status`, and Ctrl-C into an exit."""
     from stoker.demo.run import StorageServerError
     from stoker.errors import StokerError
     from stoker.ladder.ranks import RankFailedError
@@ -186,7 +204,7 @@ def _errors_said() -> Iterator[None]:
         raise typer.Exit(130) from None
     except (_UserError, StokerError, RankFailedError, StorageServerError, OSError, ValueError) as error:
         _complain(str(error))
-        raise typer.Exit(1) from None
+        raise typer.Exit(status) from None
 
 
 def _complain(message: str) -> None:
@@ -220,6 +238,43 @@ def _preparing(console: Console) -> Iterator[Any]:
             progress.update(tasks[what], completed=done)
 
         yield say_bar
+
+
+def _told(command: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(command)
+    def run(*args: Any, **options: Any) -> None:
+        with _errors_said(data_commands.STATUS_NOT_DONE):
+            command(*args, **options)
+
+    return run
+
+
+_EXAMPLES: dict[Callable[..., None], str] = {
+    data_commands.inspect: """
+        stoker inspect run.yaml
+
+        stoker inspect run.yaml --row 17 --html sample.html
+
+        stoker inspect train.jsonl --model /models/Qwen3-VL-8B-Instruct --line 1204 --json
+    """,
+    data_commands.check: """
+        stoker check run.yaml
+
+        stoker check run.yaml --media all --ledger left-out.jsonl
+
+        stoker check s3://bucket/train.jsonl --model /models/Qwen3-VL-8B-Instruct --media none --json
+    """,
+    data_commands.parity: """
+        stoker parity run.yaml
+
+        stoker parity run.yaml --samples 200 --profile hf-5.18-pil
+
+        stoker parity train.jsonl --model /models/Qwen3-VL-8B-Instruct --json
+    """,
+}
+for _command, _lines in _EXAMPLES.items():
+    _epilog = "Examples:\n\n" + "\n\n".join(f"`{line.strip()}`" for line in _lines.split("\n\n"))
+    app.command(epilog=_epilog)(_told(_command))
 
 
 def main() -> None:

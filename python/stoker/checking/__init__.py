@@ -1,0 +1,1 @@
+"""What ``stoker check`` does and prints."""

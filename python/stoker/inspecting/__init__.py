@@ -1,0 +1,1 @@
+"""What ``stoker inspect`` shows, and how."""

@@ -1,0 +1,1 @@
+"""What ``stoker parity`` compares, and how it explains a difference."""
