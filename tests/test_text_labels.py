@@ -117,6 +117,6 @@ def test_random_chats_have_the_references_ids_and_labels(family: str, qwen2: Pat
 @pytest.mark.parametrize("family", FAMILIES)
 def test_many_random_chats_have_the_references_ids_and_labels(family: str, qwen2: Path) -> None:
     marked: Callable[[], str] = FAMILIES[family]
-    n_compared, different = compare(TESTDATA / family if family == "qwen3-vl" else qwen2, marked(), 2500, seed=6)
+    n_compared, different = compare(TESTDATA / family if family == "qwen3-vl" else qwen2, marked(), 3000, seed=6)
     assert different == []
     assert n_compared >= 2000
