@@ -293,7 +293,7 @@ def _watch_exit() -> None:
 
 
 def _expect_what_daemons_hold() -> None:
-    # The interpreter never unwinds a daemon thread, so what one holds outlives it. Reported, that reads like a bug of ours.
+    # The interpreter never unwinds a daemon thread, so what one holds outlives it. Reported, that reads like a bug.
     if any(thread.daemon for thread in threading.enumerate()):
         _core.set_leak_warnings(False)
 

@@ -101,8 +101,9 @@ def show_report(report: Mapping[str, Any], settings: Settings, console: Console,
     _say_histogram("pixels", "of media whose size is known, upright", report["media_pixels"], say)
     if report["tokens"]["total"]:
         packs = -(-report["tokens"]["total"] // settings.pack.tokens_per_pack)
+        at_least = "at least 1 pack" if packs == 1 else f"at least {packs} packs"
         say(
-            f"a pass      {report['tokens']['total']} tokens, {report['patches']} patches: at least {packs} packs of "
+            f"a pass      {report['tokens']['total']} tokens, {report['patches']} patches: {at_least} of "
             f"{settings.pack.tokens_per_pack} tokens, {packs / settings.pack.packs_per_step:.1f} steps of "
             f"{settings.pack.packs_per_step} packs"
         )
@@ -157,7 +158,7 @@ def _say_rejected(report: Mapping[str, Any], say: Callable[[str], None], ledger:
     for code, n in sorted(report["rejected_by_code"].items(), key=lambda item: -item[1]):
         say(f"  {code}: {n} row{'s' if n != 1 else ''}: {report['meaning'][code]}")
         for row in report["examples"].get(code, []):
-            media = f"{row['media']}: " if row["media"] else ""
+            media = f"{row['media']}: " if row["media"] and row["media"] not in row["message"] else ""
             say(f"    {row['manifest']}:{row['line']} (byte {row['byte_offset']}): {media}{row['message']}")
     if ledger is not None:
         say(f"all of them {ledger}")

@@ -26,7 +26,7 @@ th { font-weight: 600 } code, .text, .tokens { font-family: ui-monospace, monosp
 figure { margin: 1rem 0 } .picture { position: relative; display: inline-block; max-width: 100%; line-height: 0 }
 .picture img { max-width: 100% }
 .picture svg { position: absolute; inset: 0; width: 100%; height: 100% }
-input.grid:not(:checked) + label + .picture svg { display: none }
+input.grid:not(:checked) ~ .picture svg { display: none }
 details summary { cursor: pointer } .wide { overflow-x: auto }
 """
 

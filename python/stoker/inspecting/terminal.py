@@ -51,7 +51,8 @@ def _head(sample: InspectedSample, console: Console) -> None:
     if f.bad is None:
         _line(console, "verdict", "a run uses it", "green")
     else:
-        where = f" ({_shown(f.bad.media)})" if f.bad.media else ""
+        is_named = f.bad.media is None or f.bad.media in f.bad.message
+        where = "" if is_named else f" ({_shown(f.bad.media or '')})"
         _line(console, "verdict", f"a run leaves it out: {f.bad.code}: {_shown(f.bad.message)}{where}", "bold red")
     if f.turns:
         n, n_patches = len(f.input_ids), sum(m.patches[1] - m.patches[0] for m in f.media)
@@ -120,14 +121,20 @@ def _tokens(sample: InspectedSample, console: Console, *, all_tokens: bool) -> N
     table = Table(title="tokens (* trained)", title_justify="left", box=None, pad_edge=False)
     for name in ("at", "id", "", "token", "positions t h w"):
         table.add_column(name, justify="right" if name in ("at", "id") else "left", overflow="fold")
-    n = len(f.input_ids)
-    shown = range(n) if all_tokens or n <= 2 * _WIDEST else [*range(_WIDEST), -1, *range(n - _WIDEST, n)]
-    for i in shown:
+    first_of = {media.tokens[0]: media.tokens[1] - media.tokens[0] for media in f.media}
+    inner = {i for media in f.media for i in range(media.tokens[0] + 1, media.tokens[1])}
+    listed = [i for i in range(len(f.input_ids)) if i not in inner]  # a media's placeholders are one line
+    n_hidden = len(listed) - 2 * _WIDEST
+    if not all_tokens and n_hidden > 0:
+        listed = [*listed[:_WIDEST], -1, *listed[-_WIDEST:]]
+    for i in listed:
         if i < 0:
-            table.add_row("...", "", "", f"{n - 2 * _WIDEST} more: --tokens shows all", "")
+            table.add_row("...", "", "", f"{n_hidden} more: --tokens shows all", "")
             continue
         is_trained = bool(f.labels[i] != -100)
         text = _visible(sample.vocabulary.text(int(f.input_ids[i]))).replace("\n", "\\n").replace(" ", "·")
+        if first_of.get(i, 1) > 1:
+            text += f" × {first_of[i]}"
         positions = " ".join(str(p) for p in f.position_ids[1:, i].tolist())
         style = _TRAINED if is_trained else None
         table.add_row(str(i), str(f.input_ids[i]), "*" if is_trained else "", escape(text), positions, style=style)
