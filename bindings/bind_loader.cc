@@ -69,7 +69,7 @@ void bind_settings(nb::module_& m) {
              std::optional<std::uint64_t> epochs, std::int64_t window_samples, std::int64_t tokens_per_pack,
              std::int32_t packs_per_step, const std::string& reference, std::string exif, std::string alpha,
              std::string grey16, std::string content_tokens, bool trusts_row_sizes, std::int64_t max_pixels,
-             int max_scans) {
+             int max_scans, bool allow_missing_eoi, bool allow_truncated) {
             OutputSettings& o = s.output;
             o.model = std::move(model);
             o.seed = seed;
@@ -83,11 +83,14 @@ void bind_settings(nb::module_& m) {
             o.image = {.is_exif_applied = o.profile.is_exif_applied,
                        .alpha = o.profile.alpha,
                        .grey16 = o.profile.grey16,
+                       .is_end_optional = allow_missing_eoi,
+                       .is_truncated_used = allow_truncated,
                        .limits = {.max_pixels = max_pixels, .max_scans = max_scans}};
           },
           nb::kw_only(), "model"_a, "seed"_a, "is_shuffled"_a, "epochs"_a.none(), "window_samples"_a,
           "tokens_per_pack"_a, "packs_per_step"_a, "reference"_a, "exif"_a, "alpha"_a, "grey16"_a, "content_tokens"_a,
-          "trusts_row_sizes"_a, "max_pixels"_a, "max_scans"_a)
+          "trusts_row_sizes"_a, "max_pixels"_a, "max_scans"_a, "allow_missing_eoi"_a = false,
+          "allow_truncated"_a = false)
       .def(
           "set_text",
           [](LoaderSettings& s, const std::string& train_on, const std::vector<std::string>& roles,
@@ -232,6 +235,11 @@ nb::dict pipeline_dict(const PipelineSnapshot& p) {
   d["memory"] = memory;
   d["n_workers"] = p.n_workers;
   d["decoded_megapixels"] = p.decoded_megapixels;
+  nb::dict notes;
+  for (std::size_t i = 0; i < kImageNoteCount; ++i) {
+    if (p.image_notes[i] > 0) notes[nb::str(kImageNoteNames[i].data(), kImageNoteNames[i].size())] = p.image_notes[i];
+  }
+  d["image_notes"] = notes;
   d["samples_planned"] = p.samples_planned;
   d["samples_planned_bad"] = p.samples_planned_bad;
   d["samples_truncated"] = p.samples_truncated;

@@ -35,9 +35,9 @@ Resizer resizer_of(const std::string& name) {
 
 AlphaRule alpha_of(const std::string& name) {
   if (name == "white") return AlphaRule::kWhite;
-  if (name == "white_rgba") return AlphaRule::kWhiteRgba;
+  if (name == "white-rgba") return AlphaRule::kWhiteRgba;
   if (name == "drop") return AlphaRule::kDrop;
-  throw nb::value_error("alpha must be white, white_rgba or drop");
+  throw nb::value_error("alpha must be white, white-rgba or drop");
 }
 
 nb::list list_of(ImageNotes notes) {

@@ -325,3 +325,84 @@ def pngs() -> Iterator[tuple[str, bytes]]:
                 if colour == 3:
                     n = min(1 << depth, 100)
                     yield f"{name}_trns", png(width, height, depth, colour, trns=random_bytes(n, 7), **options)
+
+
+# ---- WebP
+
+
+def webps() -> Iterator[tuple[str, bytes]]:
+    """Lossy and lossless, with alpha, animated with frames that do not fill the canvas."""
+    for width, height in SIZES:
+        for mode in ("RGB", "RGBA"):
+            for quality in (5, 60, 95):
+                yield f"{mode}_{quality}_{width}x{height}", saved(photo(mode, width, height), "WEBP", quality=quality)
+            yield f"{mode}_lossless_{width}x{height}", saved(photo(mode, width, height), "WEBP", lossless=True)
+            exact = saved(photo(mode, width, height), "WEBP", lossless=True, exact=True)
+            yield f"{mode}_exact_{width}x{height}", exact
+        for mode in ("RGB", "RGBA"):
+            frames = [photo(mode, width, height, seed) for seed in range(3)]
+            options: dict[str, Any] = {"save_all": True, "append_images": frames[1:], "lossless": True}
+            yield f"animated_{mode}_{width}x{height}", saved(frames[0], "WEBP", **options)
+    partly = Image.new("RGBA", (60, 40), (0, 0, 0, 0))
+    partly.paste(photo("RGBA", 20, 14), (18, 12))
+    options = {"save_all": True, "append_images": [photo("RGBA", 60, 40)], "lossless": True}
+    yield "placed", saved(partly, "WEBP", **options)
+
+
+# ---- TIFF
+
+
+def tiff_tiled(
+    width: int, height: int, channels: int, tile: int, *, planar: bool = False, orientation: int = 1
+) -> bytes:
+    """A TIFF of tiles by hand, without compression, its directory at the end."""
+    across, down = -(-width // tile), -(-height // tile)
+    planes = channels if planar else 1
+    n = across * down * planes
+    size = tile * tile * (1 if planar else channels)
+    data = random_bytes(n * size, width)
+    offsets = [8 + i * size for i in range(n)]
+    arrays = struct.pack(f"<{n}I", *offsets) + struct.pack(f"<{n}I", *([size] * n)) + struct.pack("<3H", 8, 8, 8)
+    at = 8 + len(data)
+    entries = [
+        (256, 4, 1, width),
+        (257, 4, 1, height),
+        (258, 3, channels, at + 8 * n if channels == 3 else 8),
+        (259, 3, 1, 1),
+        (262, 3, 1, 2 if channels == 3 else 1),
+        (274, 3, 1, orientation),
+        (277, 3, 1, channels),
+        (284, 3, 1, 2 if planar else 1),
+        (322, 4, 1, tile),
+        (323, 4, 1, tile),
+        (324, 4, n, at if n > 1 else offsets[0]),
+        (325, 4, n, at + 4 * n if n > 1 else size),
+    ]
+    directory = struct.pack("<H", len(entries)) + b"".join(struct.pack("<HHII", *entry) for entry in entries)
+    return b"II*\0" + struct.pack("<I", at + len(arrays)) + data + arrays + directory + bytes(4)
+
+
+def tiffs() -> Iterator[tuple[str, bytes]]:
+    """Modes by compression, strips of few rows, tiles, planes and orientations."""
+    for width, height in SIZES:
+        for mode in ("1", "L", "RGB", "RGBA", "CMYK", "LA"):
+            for compression in ("raw", "tiff_lzw", "tiff_adobe_deflate", "packbits"):
+                name = f"{mode}_{compression}_{width}x{height}"
+                yield name, saved(photo(mode, width, height), "TIFF", compression=compression)
+        yield f"P_{width}x{height}", saved(palette_photo(width, height, 256), "TIFF", compression="tiff_lzw")
+        yield f"group4_{width}x{height}", saved(photo("1", width, height), "TIFF", compression="group4")
+        for mode in ("L", "RGB"):
+            yield (
+                f"jpeg_{mode}_{width}x{height}",
+                saved(photo(mode, width, height), "TIFF", compression="jpeg", quality=90),
+            )
+        strips = {278: 5}
+        yield (
+            f"strips_{width}x{height}",
+            saved(photo("RGB", width, height), "TIFF", compression="tiff_lzw", tiffinfo=strips),
+        )
+        for channels in (1, 3):
+            yield f"tiled_{channels}_{width}x{height}", tiff_tiled(width, height, channels, 16)
+        yield f"planes_{width}x{height}", tiff_tiled(width, height, 3, 16, planar=True)
+    for orientation in range(1, 9):
+        yield f"orientation_{orientation}", tiff_tiled(40, 33, 3, 16, orientation=orientation)

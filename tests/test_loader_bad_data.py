@@ -101,6 +101,8 @@ def everything_bad(folder: Path) -> tuple[DataSet, dict[int, tuple[str, str | No
     return data.write(), bad
 
 
+@pytest.mark.case("X-ROW-SIZES", "MEDIA_SIZE_MISMATCH; where sides are swapped it names `media.sizes: ignore`")
+@pytest.mark.case("IMG-20", "IMG_ASPECT through the ledger, with the picture's name")
 @pytest.mark.parametrize("remote", [False, True])
 @pytest.mark.parametrize("speed", [{}, {"cpu_threads": 1, "prefetch_steps": 0, "fetch_concurrency": 1}])
 def test_every_bad_row_has_its_line_and_every_good_row_comes(

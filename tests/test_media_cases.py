@@ -14,7 +14,7 @@ import pytest
 from stoker import _core
 
 ROOT = Path(__file__).resolve().parents[1]
-OTHER_FORMATS = {"IMG-31/a.jpg": "WebP"}
+OTHER_FORMATS: dict[str, str] = {}
 """Pictures that the cases accept and this build names but does not decode."""
 
 
@@ -125,9 +125,9 @@ CASES = [
     pytest.param("IMG-28", marks=pytest.mark.case("IMG-28", "the first picture")),
     pytest.param("IMG-29", marks=pytest.mark.case("IMG-29", "IMG_UNSUPPORTED: HEIF (heic)")),
     pytest.param("IMG-30", marks=pytest.mark.case("IMG-30", "decoded as BMP")),
-    "IMG-31",
+    pytest.param("IMG-31", marks=pytest.mark.case("IMG-31", "decoded, all four")),
     pytest.param("IMG-32", marks=pytest.mark.case("IMG-32", "8 x 4, red on top")),
-    pytest.param("IMG-33", marks=pytest.mark.case("IMG-33", "IMG_UNSUPPORTED: TIFF")),
+    pytest.param("IMG-33", marks=pytest.mark.case("IMG-33", "IMG_UNSUPPORTED: TIFF float32")),
     pytest.param("IMG-34", marks=pytest.mark.case("IMG-34", "three equal channels of 128")),
 ]
 
@@ -184,3 +184,59 @@ def test_probe_asks_for_the_bytes_that_it_needs(cases: tuple[Path, list[dict[str
     assert found == want
     assert requests <= 3
     assert len(have) < len(padded)
+
+
+@pytest.mark.case("IMG-06", "with `allow_missing_eoi` the clean file's pixels; counter `end_missing`")
+def test_a_missing_end_marker_can_be_allowed(cases: tuple[Path, list[dict[str, Any]]]) -> None:
+    folder, _ = cases
+    cut = (folder / "IMG-06" / "no_end_marker.jpg").read_bytes()
+    clean = (folder / "IMG-06" / "clean.jpg").read_bytes()
+    assert (_core.decode_image(cut, allow_missing_eoi=True) == _core.decode_image(clean)).all()
+    assert _core.image_notes(cut, allow_missing_eoi=True) == ["end_missing"]
+    assert code_of((folder / "IMG-05" / "trunc60.jpg").read_bytes(), allow_missing_eoi=True)[0] == "IMG_TRUNCATED"
+
+
+@pytest.mark.case("IMG-05", "with `allow_truncated` accepted, the missing part grey; counter `truncated`")
+def test_truncated_pictures_can_be_allowed(cases: tuple[Path, list[dict[str, Any]]]) -> None:
+    folder, _ = cases
+    cut = (folder / "IMG-05" / "trunc60.jpg").read_bytes()
+    clean = (folder / "IMG-06" / "clean.jpg").read_bytes()
+    pixels = _core.decode_image(cut, allow_truncated=True)
+    assert (pixels[:32] == _core.decode_image(clean)[:32]).all()
+    assert _core.image_notes(cut, allow_truncated=True) == ["truncated"]
+    png = (folder / "IMG-26").glob("*.png")
+    assert _core.image_notes(next(png).read_bytes(), allow_truncated=True) == ["truncated"]
+
+
+@pytest.mark.case("X-HEADER-SIZE", "taller than its data: IMG_CORRUPT; shorter: IMG_CORRUPT (more than 64 stray bytes)")
+def test_a_header_that_lies_about_its_size(cases: tuple[Path, list[dict[str, Any]]]) -> None:
+    folder, _ = cases
+    clean = (folder / "IMG-06" / "clean.jpg").read_bytes()
+    at = clean.index(b"\xff\xc0") + 5
+    for height in (96 * 20, 16):
+        assert code_of(clean[:at] + height.to_bytes(2, "big") + clean[at + 2 :])[0] == "IMG_CORRUPT", height
+
+
+@pytest.mark.case("X-JPEG-WARNING", "more than 64 stray bytes, or data that ends at a marker: IMG_CORRUPT")
+def test_data_that_the_library_only_warns_about(cases: tuple[Path, list[dict[str, Any]]]) -> None:
+    folder, _ = cases
+    clean = (folder / "IMG-06" / "clean.jpg").read_bytes()
+    assert code_of(clean[:-2] + bytes(100) + clean[-2:])[0] == "IMG_CORRUPT"
+    assert code_of(clean[: len(clean) // 2] + clean[-2:])[0] == "IMG_CORRUPT"
+
+
+@pytest.mark.case("X-LATE-ORIENTATION", "turned; a probe of the first bytes names the range that says so")
+def test_orientation_behind_the_pixels() -> None:
+    from picture_variants import photo, png, png_chunk, saved
+
+    tiff = bytes.fromhex("49492a0008000000010012010300010000000600000000000000")
+    pictures = {
+        "png": png(60, 40, 8, 2, late=png_chunk(b"eXIf", tiff)),
+        "webp": saved(photo("RGB", 60, 40), "WEBP", lossless=True, exif=b"Exif\0\0" + tiff),
+    }
+    for name, data in pictures.items():
+        assert _core.decode_image(data).shape == (60, 40, 3), name
+        found = _core.probe_image(data[:200], len(data))
+        begin, end = found["need"]
+        finished = _core.finish_probe(data[:200], len(data), data[begin:end])
+        assert finished["orientation"] == _core.probe_image(data, len(data))["orientation"] == 6, name

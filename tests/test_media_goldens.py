@@ -39,6 +39,7 @@ PATCH = {"qwen3": 16, "qwen2_5": 14}
 RESIZER = {"torchvision": "aten", "pil": "pillow13"}
 
 
+@pytest.mark.case("IMG-35", "hashes of the reference, bit for bit")
 @pytest.mark.parametrize("case", DECODE, ids=lambda case: case["file"])
 @pytest.mark.parametrize("exif", [False, True], ids=["as_stored", "upright"])
 def test_decoded_pixels_are_pillows(case: dict[str, Any], exif: bool) -> None:

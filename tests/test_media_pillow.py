@@ -37,6 +37,8 @@ KINDS: dict[str, Callable[[], Iterator[tuple[str, bytes]]]] = {
     "bmp": variants.bmps,
     "gif": variants.gifs,
     "png": variants.pngs,
+    "tiff": variants.tiffs,
+    "webp": variants.webps,
 }
 
 
@@ -50,7 +52,7 @@ def test_pixels_are_pillows(kind: str) -> None:
             image = pillow(data)
             wanted = {
                 "drop": np.asarray(image.convert("RGB")),
-                "white_rgba": on_white(image) if image.mode == "RGBA" else np.asarray(image.convert("RGB")),
+                "white-rgba": on_white(image) if image.mode == "RGBA" else np.asarray(image.convert("RGB")),
             }
             if image.mode != "I;16":  # Pillow cannot convert that one to RGBA
                 wanted["white"] = opaque_or_white(image)
@@ -70,4 +72,4 @@ def test_pixels_are_pillows(kind: str) -> None:
                 y, x = np.argwhere((got != want).any(axis=2))[0]
                 wrong[f"{name} {alpha}"] = f"at {y}, {x}: {got[y, x]}, not {want[y, x]}"
     assert wrong == {}
-    assert n > 100
+    assert n > 80

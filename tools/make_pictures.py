@@ -12,7 +12,9 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "testdata" / "pictures"
 sys.path.insert(0, str(ROOT / "tests"))
 
-from picture_variants import bmp, gif, palette_photo, photo, random_bytes, rle4, rle8, saved  # noqa: E402
+from picture_variants import bmp, gif, palette_photo, photo, random_bytes, rle4, rle8, saved, tiff_tiled  # noqa: E402
+
+ORIENTATION_6 = bytes.fromhex("4578696600004949 2a00 08000000 0100 1201 0300 01000000 06000000 00000000")
 
 
 def files() -> dict[str, bytes]:
@@ -29,6 +31,17 @@ def files() -> dict[str, bytes]:
         "rle8.bmp": bmp(23, 15, 8, rle8(23, 15, 1)[:-2], palette=random_bytes(1024, 5), compression=1),
         "rle4.bmp": bmp(23, 15, 4, rle4(23, 15, 2)[:-2], palette=random_bytes(64, 5), compression=2),
     }
+    plain = photo("RGB", 21, 15)
+    out["lossy.webp"] = saved(plain, "WEBP", quality=60)
+    out["lossless.webp"] = saved(photo("RGBA", 13, 11), "WEBP", lossless=True)
+    out["alpha.webp"] = saved(photo("RGBA", 21, 15), "WEBP", quality=50)
+    out["exif.webp"] = saved(plain, "WEBP", quality=60, exif=ORIENTATION_6)
+    frames = [photo("RGB", 19, 12, seed) for seed in range(2)]
+    out["animated.webp"] = saved(frames[0], "WEBP", save_all=True, append_images=frames[1:], quality=40)
+    out["raw.tiff"] = saved(plain, "TIFF")
+    out["lzw.tiff"] = saved(photo("RGBA", 13, 11), "TIFF", compression="tiff_lzw")
+    out["packbits.tiff"] = saved(palette_photo(21, 15, 256), "TIFF", compression="packbits")
+    out["tiled.tiff"] = tiff_tiled(40, 21, 3, 16, orientation=6)
     return out
 
 

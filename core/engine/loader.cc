@@ -134,7 +134,8 @@ std::string Loader::make_fingerprint() const {
   add("reference", {o.profile.facts()});
   add("media", {std::to_string(o.image.is_exif_applied), std::to_string(static_cast<int>(o.image.alpha)),
                 std::to_string(static_cast<int>(o.image.grey16)), std::to_string(o.image.limits.max_pixels),
-                std::to_string(o.image.limits.max_scans), std::to_string(static_cast<int>(o.row_sizes))});
+                std::to_string(o.image.limits.max_scans), std::to_string(o.image.is_end_optional),
+                std::to_string(o.image.is_truncated_used), std::to_string(static_cast<int>(o.row_sizes))});
   if (o.user_code) add("user_code", {o.user_code->identity()});
   add("engine", {"1"});  // counts up with every change of order, packing or arithmetic
   return out;

@@ -10,6 +10,10 @@
 #include "media/jpeg/jpeg_header.h"
 #include "media/png/png.h"
 #include "media/png/png_header.h"
+#include "media/tiff/tiff.h"
+#include "media/tiff/tiff_header.h"
+#include "media/webp/webp.h"
+#include "media/webp/webp_header.h"
 
 namespace stoker {
 namespace {
@@ -23,13 +27,18 @@ std::unique_ptr<Decoder> make() {
 
 bool begins_as_jpeg(std::string_view bytes) { return bytes.starts_with("\xFF\xD8\xFF"sv); }
 bool begins_as_png(std::string_view bytes) { return bytes.starts_with("\x89PNG\r\n\x1A\n"sv); }
+bool begins_as_webp(std::string_view bytes) {
+  return bytes.starts_with("RIFF"sv) && bytes.size() >= 12 && bytes.substr(8, 4) == "WEBP"sv;
+}
 bool begins_as_gif(std::string_view bytes) { return bytes.starts_with("GIF87a"sv) || bytes.starts_with("GIF89a"sv); }
 
 constexpr auto kFormats = std::to_array<FormatEntry>({
     {ImageFormat::kJpeg, begins_as_jpeg, probe_jpeg, nullptr, make<JpegDecoder>},
     {ImageFormat::kPng, begins_as_png, probe_png, read_png_tail, make<PngDecoder>},
+    {ImageFormat::kWebp, begins_as_webp, probe_webp, read_webp_tail, make<WebpDecoder>},
     {ImageFormat::kGif, begins_as_gif, probe_gif, nullptr, make<GifDecoder>},
     {ImageFormat::kBmp, begins_as_bmp, probe_bmp, nullptr, make<BmpDecoder>},
+    {ImageFormat::kTiff, begins_as_tiff, probe_tiff, nullptr, make<TiffDecoder>},
 });
 
 constexpr std::array<std::string_view, kImageFormatCount> kNames = {"jpeg", "png",  "webp", "gif",

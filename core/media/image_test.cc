@@ -41,10 +41,10 @@ TEST(Probe, NamesWhatIsNoPicture) {
            Row{"\0\0\0\x18"
                "ftypavif\0\0\0\0mif1"sv,
                Reason::kImgUnsupported, "AVIF"},
-           Row{"RIFF\x24\0\0\0WEBPVP8 "sv, Reason::kImgUnsupported, "WebP"},
+           Row{"RIFF\x24\0\0\0WEBPVP8 "sv, Reason::kImgTruncated, "header"},
            Row{"GIF89a\x20\0\x20\0"sv, Reason::kImgTruncated, "header"},
            Row{"BM\x36\x0c\0\0"sv, Reason::kImgTruncated, "signature"},
-           Row{"II*\0\x08\0\0\0"sv, Reason::kImgUnsupported, "TIFF"},
+           Row{"II*\0\x08\0\0\0"sv, Reason::kImgTruncated, "header"},
            Row{"\x89PN"sv, Reason::kImgTruncated, "signature"},
            Row{"\0\0\0\0\0\0\0\0"sv, Reason::kImgNotAnImage, "zero bytes"},
        }) {

@@ -23,9 +23,7 @@ struct Kind {
   std::string_view name;
 };
 /// Pictures that this build knows by sight but does not decode.
-constexpr std::array<Kind, 6> kOthers = {{{"II*\0"sv, "TIFF"sv},
-                                          {"MM\0*"sv, "TIFF"sv},
-                                          {"8BPS"sv, "Photoshop (PSD)"sv},
+constexpr std::array<Kind, 4> kOthers = {{{"8BPS"sv, "Photoshop (PSD)"sv},
                                           {"\0\0\0\x0CjP  \r\n\x87\n"sv, "JPEG 2000"sv},
                                           {"\xFF\x0A"sv, "JPEG XL"sv},
                                           {"\0\0\0\x0CJXL \r\n\x87\n"sv, "JPEG XL"sv}}};
@@ -94,7 +92,6 @@ std::string container_name(std::string_view text) {
     }
     return is_text(brand) ? fmt::format("ISO media, a video ({})", brand) : std::string("ISO media");
   }
-  if (text.size() >= 12 && text.starts_with("RIFF") && text.substr(8, 4) == "WEBP") return "WebP";
   for (const Kind& kind : kOthers) {
     if (text.starts_with(kind.magic)) return std::string(kind.name);
   }

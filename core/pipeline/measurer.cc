@@ -120,7 +120,6 @@ void Measurer::fetch_header(std::shared_ptr<Task> task, std::size_t index, std::
 
 void Measurer::header_arrived(const std::shared_ptr<Task>& task, std::size_t index, std::size_t image,
                               const Buffer& have, Result<FetchedObject> got) {
-  MeasuredImage& measured = task->window->samples[index].images[image];
   if (!got.ok()) return part_done(*task, index, static_cast<std::int32_t>(image), std::move(got).status());
   probe_bytes_.add(static_cast<std::int64_t>(got->bytes.size()));
   Buffer prefix(have.size() + got->bytes.size());
@@ -135,7 +134,32 @@ void Measurer::header_arrived(const std::shared_ptr<Task>& task, std::size_t ind
     }
     return fetch_header(task, index, image, std::move(prefix), probed->need_end);
   }
-  const Known known{upright_size(*probed->info, settings_.output.image), got->total_bytes};
+  if (!probed->is_complete() && settings_.output.image.is_exif_applied) {
+    return fetch_tail(task, index, image, *probed, got->total_bytes);
+  }
+  header_known(task, index, image, *probed->info, got->total_bytes);
+}
+
+void Measurer::fetch_tail(const std::shared_ptr<Task>& task, std::size_t index, std::size_t image, const Probe& probed,
+                          std::uint64_t object_bytes) {
+  probes_.add(1);
+  FetchRequest request{.url = task->window->samples[index].images[image].url,
+                       .offset = probed.need_begin,
+                       .length = probed.need_end - probed.need_begin,
+                       .priority = task->priority,
+                       .if_match = "",
+                       .stop = task->stop};
+  fetcher_.submit(std::move(request), [this, task, index, image, probed, object_bytes](Result<FetchedObject> got) {
+    if (!got.ok()) return part_done(*task, index, static_cast<std::int32_t>(image), std::move(got).status());
+    probe_bytes_.add(static_cast<std::int64_t>(got->bytes.size()));
+    header_known(task, index, image, finish_probe(probed, got->bytes.bytes()), object_bytes);
+  });
+}
+
+void Measurer::header_known(const std::shared_ptr<Task>& task, std::size_t index, std::size_t image,
+                            const ImageInfo& info, std::uint64_t object_bytes) {
+  MeasuredImage& measured = task->window->samples[index].images[image];
+  const Known known{upright_size(info, settings_.output.image), object_bytes};
   if (measured.is_size_from_row && measured.upright != known.upright) {
     return part_done(*task, index, static_cast<std::int32_t>(image), size_mismatch(measured, known.upright));
   }

@@ -72,6 +72,11 @@ class Measurer {
                     std::uint64_t want_end);
   void header_arrived(const std::shared_ptr<Task>& task, std::size_t index, std::size_t image, const Buffer& have,
                       Result<FetchedObject> got);
+  /// Fetches the bytes behind the pixels in which an orientation may stand.
+  void fetch_tail(const std::shared_ptr<Task>& task, std::size_t index, std::size_t image, const Probe& probed,
+                  std::uint64_t object_bytes);
+  void header_known(const std::shared_ptr<Task>& task, std::size_t index, std::size_t image, const ImageInfo& info,
+                    std::uint64_t object_bytes);
   Status apply_size(MeasuredImage& image, Known known, bool is_from_row) const;
   HeaderReads headers_of(const MeasuredSample& sample) const;
   void part_done(Task& task, std::size_t index, std::int32_t image, Status status);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -34,6 +35,7 @@ struct PipelineSnapshot {
   std::int64_t worker_tasks = 0;
   int n_workers = 0;
   double decoded_megapixels = 0;
+  std::array<std::int64_t, kImageNoteCount> image_notes{};  ///< pictures used although odd, by ImageNote
   std::int64_t header_probes = 0, header_bytes = 0;
   std::int64_t samples_truncated = 0;               ///< that lost turns from their end
   std::int64_t content_control_literals = 0;        ///< control tokens in content that stayed text

@@ -1,8 +1,11 @@
 #include "pipeline/preparer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
+#include "base/log.h"
 #include "pipeline/sample_steps.h"
 
 namespace stoker {
@@ -100,8 +103,22 @@ void Preparer::fetch_image(const std::shared_ptr<PackJob>& job, std::size_t i, s
 Status Preparer::decode_image(PackJob& job, std::size_t i, std::size_t k, const FetchedObject& object, int worker) {
   const MeasuredImage& planned = job.task().sample(i).images[k];
   decoded_pixels_.add(std::int64_t{planned.upright.height} * planned.upright.width);
-  return decode_measured(settings_.output, *model_, planned, object.bytes.bytes(),
-                         decoders_[static_cast<std::size_t>(worker)], job.patches_of(i, k));
+  PatchDecoder& decoder = decoders_[static_cast<std::size_t>(worker)];
+  STOKER_CHECKED(
+      decode_measured(settings_.output, *model_, planned, object.bytes.bytes(), decoder, job.patches_of(i, k)));
+  if (!decoder.notes().is_empty()) count_notes(decoder.notes(), planned.url);
+  return {};
+}
+
+void Preparer::count_notes(ImageNotes notes, const std::string& url) {
+  constexpr std::int64_t kMostLogged = 3;
+  for (std::size_t n = 0; n < kImageNoteCount; ++n) {
+    if (!notes.has(static_cast<ImageNote>(n))) continue;
+    image_notes_[n].add(1);
+    if (image_notes_[n].get() <= kMostLogged) {
+      log(LogLevel::kInfo, fmt::format("{}: {} (used all the same; counted in the report)", url, kImageNoteNames[n]));
+    }
+  }
 }
 
 }  // namespace stoker

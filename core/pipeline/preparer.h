@@ -1,8 +1,10 @@
 #pragma once
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <stop_token>
+#include <string>
 #include <vector>
 
 #include "base/result.h"
@@ -37,10 +39,17 @@ class Preparer {
 
   const StageClock& admit_clock() const { return admit_; }
   std::int64_t decoded_pixels() const { return decoded_pixels_.get(); }
+  /// Pictures that were used although something was odd, by ImageNote.
+  std::array<std::int64_t, kImageNoteCount> image_notes() const {
+    std::array<std::int64_t, kImageNoteCount> counts{};
+    for (std::size_t n = 0; n < counts.size(); ++n) counts[n] = image_notes_[n].get();
+    return counts;
+  }
 
  private:
   void fetch_image(const std::shared_ptr<PackJob>& job, std::size_t i, std::size_t k, std::stop_token stop);
   Status decode_image(PackJob& job, std::size_t i, std::size_t k, const FetchedObject& object, int worker);
+  void count_notes(ImageNotes notes, const std::string& url);
   std::size_t encoded_estimate(const PackTask& task) const;
   std::size_t largest_encoded() const;
 
@@ -54,6 +63,7 @@ class Preparer {
   const Fatal fatal_;
   StageClock admit_;
   Counter decoded_pixels_;
+  std::array<Counter, kImageNoteCount> image_notes_;
   std::vector<PatchDecoder> decoders_;  // one per worker
 };
 

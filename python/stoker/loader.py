@@ -223,6 +223,8 @@ def core_settings(settings: Settings, dp_rank: int = 0, dp_size: int = 1) -> _co
         trusts_row_sizes=media.sizes == "trust",
         max_pixels=media.max_pixels,
         max_scans=media.max_scans,
+        allow_missing_eoi=media.allow_missing_eoi,
+        allow_truncated=media.allow_truncated,
     )
     out.set_text(
         train_on=settings.labels.train_on,

@@ -51,6 +51,9 @@ class Report:
                 f"user code  busy {code['busy_s']:.3f} s in {code['calls']} calls, "
                 f"waited {code['wait_s']:.3f} s for the interpreter"
             )
+        if v["pipeline"] and v["pipeline"].get("image_notes"):
+            odd = sorted(v["pipeline"]["image_notes"].items())
+            lines.append("odd        " + ", ".join(f"{name} {n}" for name, n in odd) + " (pictures used all the same)")
         if v["pipeline"]:
             lines += self._pipeline_lines(v["pipeline"])
         return "\n".join(lines)

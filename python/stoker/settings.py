@@ -76,6 +76,12 @@ class Media:
     """A picture whose header announces more is a bad sample."""
     max_scans: int = 500
     """A progressive JPEG with more scans is a bad sample."""
+    icc: Literal["ignore", "convert"] = "ignore"
+    """Colour profiles are ignored, as reference processors do; converting is not built."""
+    allow_missing_eoi: bool = False
+    """Whether a JPEG that lacks nothing but its end marker is used; its pixels are the whole file's."""
+    allow_truncated: bool = False
+    """Whether a JPEG or PNG that ends early is used, with what is missing grey or black. Other formats never are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,6 +285,11 @@ class Settings:
         )
         _require(self.media.max_pixels >= 1, "media.max_pixels must be at least 1")
         _require(self.media.max_scans >= 1, "media.max_scans must be at least 1")
+        _require(
+            self.media.icc == "ignore",
+            "media.icc: convert is not built: colours are used as stored, as reference processors do. Convert such "
+            "pictures beforehand, or set media.icc: ignore",
+        )
         self.resolved_profile()
         _require(self.outage_limit_s >= 0.0, "outage_limit_s must be 0 or more")
         for name, least, most in _SPEED_LIMITS:
