@@ -45,6 +45,12 @@ AnyArray batch_array(const Batch& batch, const std::string& name) {
   if (name == "position_ids") return view_of<std::int64_t>(batch, at.position_ids, {4, n(s.tokens)});
   if (name == "image_patches")
     return view_of<std::uint8_t>(batch, at.image_patches, {n(s.patches), 3, n(s.patch), n(s.patch)});
+  if (name == "video_patches") {
+    return view_of<std::uint8_t>(batch, at.video_patches,
+                                 {n(s.clip_patches), 3, n(s.temporal_patch), n(s.patch), n(s.patch)});
+  }
+  if (name == "video_grid_thw") return view_of<std::int64_t>(batch, at.video_grid_thw, {n(s.clips), 3});
+  if (name == "video_counts") return view_of<std::int32_t>(batch, at.video_counts, {n(s.samples)});
   if (name == "image_grid_thw") return view_of<std::int64_t>(batch, at.image_grid_thw, {n(s.images), 3});
   if (name == "cu_seqlens") return view_of<std::int32_t>(batch, at.cu_seqlens, {n(s.samples + 1)});
   if (name == "sample_ids") return view_of<std::int64_t>(batch, at.sample_ids, {n(s.samples)});
@@ -81,6 +87,7 @@ void bind_settings(nb::module_& m) {
                 reference, {std::move(exif), std::move(alpha), std::move(grey16), std::move(content_tokens)}));
             o.row_sizes = trusts_row_sizes ? RowSizes::kTrust : RowSizes::kIgnore;
             o.image = {.is_exif_applied = o.profile.is_exif_applied,
+                       .resizer = o.profile.image_resize,
                        .alpha = o.profile.alpha,
                        .grey16 = o.profile.grey16,
                        .is_end_optional = allow_missing_eoi,
@@ -160,6 +167,7 @@ void bind_batch(nb::module_& m) {
       .def_ro("step_target_tokens", &BatchCounts::step_target_tokens)
       .def_ro("is_step_target_upper_bound", &BatchCounts::is_step_target_upper_bound)
       .def_ro("patches", &BatchCounts::patches)
+      .def_ro("video_patches", &BatchCounts::video_patches)
       .def_ro("cost", &BatchCounts::cost)
       .def_ro("step", &BatchCounts::step)
       .def_ro("micro_batch", &BatchCounts::micro_batch)
@@ -169,6 +177,7 @@ void bind_batch(nb::module_& m) {
       .def_ro("max_seqlen", &Batch::max_seqlen)
       .def_prop_ro("n_samples", [](const Batch& b) { return b.shape.samples; })
       .def_prop_ro("n_images", [](const Batch& b) { return b.shape.images; })
+      .def_prop_ro("n_clips", [](const Batch& b) { return b.shape.clips; })
       .def_prop_ro("n_patches", [](const Batch& b) { return b.shape.patches; })
       .def("array", &batch_array, "name"_a, "A DLPack view of one array; it keeps the pack's memory alive.")
       .def(
@@ -358,6 +367,14 @@ void bind_loader(nb::module_& m) {
                                    c.temporal_patch, self.profile().image_normalise == NormaliseRule::kPil);
           },
           "(mean, std, rescale, patch, merge, temporal_patch, is_pil_backend) of the model's image processor.")
+      .def(
+          "clip_normalisation",
+          [](const Loader& self) {
+            const auto& c = self.clip_processor();
+            return std::make_tuple(std::vector<double>(c.mean.begin(), c.mean.end()),
+                                   std::vector<double>(c.std.begin(), c.std.end()), c.rescale);
+          },
+          "(mean, std, rescale) of the model's video processor.")
       .def("close", &Loader::close, nb::call_guard<nb::gil_scoped_release>());
 }
 

@@ -17,9 +17,13 @@ struct PackShape {
   std::int64_t samples = 0;  ///< n, dummies included
   std::int64_t images = 0;   ///< k
   std::int64_t patches = 0;  ///< P
-  std::int32_t patch = 16;   ///< p; an image patch is (3, p, p) uint8
+  std::int64_t clips = 0;
+  std::int64_t clip_patches = 0;    ///< V
+  std::int32_t patch = 16;          ///< p; an image patch is (3, p, p) uint8
+  std::int32_t temporal_patch = 2;  ///< t; a clip's patch is (3, t, p, p) uint8
 
   std::int64_t patch_bytes() const { return std::int64_t{3} * patch * patch; }
+  std::int64_t clip_patch_bytes() const { return temporal_patch * patch_bytes(); }
 };
 
 /// Where each array of a pack lies in its block: one write, final layout. Every array starts on a 64-byte line.
@@ -27,13 +31,16 @@ struct PackLayout {
   explicit PackLayout(const PackShape& shape);
 
   std::size_t image_patches = 0;   ///< uint8 (P, 3, p, p)
+  std::size_t video_patches = 0;   ///< uint8 (V, 3, t, p, p)
   std::size_t input_ids = 0;       ///< int64 (T)
   std::size_t labels = 0;          ///< int64 (T)
   std::size_t position_ids = 0;    ///< int64 (4, T): text, t, h, w
   std::size_t image_grid_thw = 0;  ///< int64 (k, 3)
+  std::size_t video_grid_thw = 0;  ///< int64 (clips, 3)
   std::size_t sample_ids = 0;      ///< int64 (n): position in the order; -1 for a dummy
   std::size_t cu_seqlens = 0;      ///< int32 (n + 1)
   std::size_t image_counts = 0;    ///< int32 (n)
+  std::size_t video_counts = 0;    ///< int32 (n)
   std::size_t n_bytes = 0;         ///< of the whole block
 };
 
@@ -42,13 +49,16 @@ struct PackView {
   PackView(std::byte* base, const PackLayout& layout);
 
   std::uint8_t* image_patches;
+  std::uint8_t* video_patches;
   std::int64_t* input_ids;
   std::int64_t* labels;
   std::int64_t* position_ids;
   std::int64_t* image_grid_thw;
+  std::int64_t* video_grid_thw;
   std::int64_t* sample_ids;
   std::int32_t* cu_seqlens;
   std::int32_t* image_counts;
+  std::int32_t* video_counts;
 };
 
 /// The place of one sample in a pack; half-open ranges.
@@ -56,6 +66,8 @@ struct SampleExtent {
   std::int64_t token_begin = 0, token_end = 0;
   std::int64_t image_begin = 0, image_end = 0;
   std::int64_t patch_begin = 0, patch_end = 0;
+  std::int64_t clip_begin = 0, clip_end = 0;
+  std::int64_t clip_patch_begin = 0, clip_patch_end = 0;
   std::int64_t sample_id = 0;
 };
 
@@ -70,7 +82,12 @@ struct SampleExtent {
 PackShape close_gaps(const PackView& view, const PackShape& planned, std::vector<SampleExtent>& extents,
                      const std::vector<bool>& is_kept, const PackShape& spare);
 
-/// Writes cu_seqlens, sample_ids and image_counts from the extents. @return The longest sample's tokens.
+/// Puts one frame of a clip in its place in time.
+/// @param frame    (n_patches, 3, p, p). @param time  Of t. @param clip  (n_patches, 3, t, p, p), one temporal patch.
+void write_frame(const std::uint8_t* frame, std::int64_t n_patches, const PackShape& shape, std::int32_t time,
+                 std::uint8_t* clip);
+
+/// Writes cu_seqlens, sample_ids, image_counts and video_counts from the extents. @return The longest sample's tokens.
 std::int32_t write_boundaries(const PackView& view, std::span<const SampleExtent> extents);
 
 /// Plain numbers about a batch, known on the host.
@@ -79,8 +96,9 @@ struct BatchCounts {
   std::int64_t target_tokens = 0;           ///< exact: labels that are not -100
   std::int64_t step_target_tokens = 0;      ///< the plan's, over all ranks and micro-batches of the step
   bool is_step_target_upper_bound = false;  ///< a sample of this pack was found bad after planning
-  std::int64_t patches = 0;
-  std::int64_t cost = 0;  ///< as planned, thousands of FLOPs, forward and backward
+  std::int64_t patches = 0;                 ///< of images
+  std::int64_t video_patches = 0;           ///< of clips
+  std::int64_t cost = 0;                    ///< as planned, thousands of FLOPs, forward and backward
   std::int64_t step = 0;
   std::int64_t micro_batch = 0;
   std::int64_t micro_batches_in_step = 0;

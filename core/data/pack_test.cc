@@ -19,11 +19,16 @@ struct Marked {
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       const std::int64_t n_images = static_cast<std::int64_t>(i % 3);
       const std::int64_t n_patches = 4 * n_images;
+      const std::int64_t n_clips = static_cast<std::int64_t>((i + 1) % 3) / 2;
+      const std::int64_t n_clip_patches = 8 * n_clips;
       extents.push_back({shape.tokens, shape.tokens + tokens[i], shape.images, shape.images + n_images, shape.patches,
-                         shape.patches + n_patches, static_cast<std::int64_t>(100 + i)});
+                         shape.patches + n_patches, shape.clips, shape.clips + n_clips, shape.clip_patches,
+                         shape.clip_patches + n_clip_patches, static_cast<std::int64_t>(100 + i)});
       shape.tokens += tokens[i];
       shape.images += n_images;
       shape.patches += n_patches;
+      shape.clips += n_clips;
+      shape.clip_patches += n_clip_patches;
       ++shape.samples;
     }
     memory.resize(PackLayout(shape).n_bytes + 64);
@@ -45,6 +50,10 @@ struct Marked {
     const std::int64_t n = shape.patch_bytes();
     for (std::int64_t i = n * e.patch_begin; i < n * e.patch_end; ++i)
       v.image_patches[i] = static_cast<std::uint8_t>(e.sample_id);
+    for (std::int64_t i = 3 * e.clip_begin; i < 3 * e.clip_end; ++i) v.video_grid_thw[i] = -e.sample_id;
+    const std::int64_t m = shape.clip_patch_bytes();
+    for (std::int64_t i = m * e.clip_patch_begin; i < m * e.clip_patch_end; ++i)
+      v.video_patches[i] = static_cast<std::uint8_t>(e.sample_id + 1);
   }
 };
 
@@ -62,7 +71,7 @@ TEST(CloseGaps, EqualsAPackWithoutTheRemovedSamples) {
     std::vector<SampleExtent> extents = pack.extents;
     const PackShape now = close_gaps(view, planned, extents, keep, {});
 
-    std::int64_t n_tokens = 0, n_images = 0, n_patches = 0;
+    std::int64_t n_tokens = 0, n_images = 0, n_patches = 0, n_clips = 0, n_clip_patches = 0;
     std::size_t k = 0;
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       if (!keep[i]) continue;
@@ -77,14 +86,21 @@ TEST(CloseGaps, EqualsAPackWithoutTheRemovedSamples) {
       for (std::int64_t g = 3 * e.image_begin; g < 3 * e.image_end; ++g) EXPECT_EQ(view.image_grid_thw[g], e.sample_id);
       for (std::int64_t b = 12 * e.patch_begin; b < 12 * e.patch_end; ++b)
         EXPECT_EQ(view.image_patches[b], static_cast<std::uint8_t>(e.sample_id));
+      for (std::int64_t g = 3 * e.clip_begin; g < 3 * e.clip_end; ++g) EXPECT_EQ(view.video_grid_thw[g], -e.sample_id);
+      for (std::int64_t b = 24 * e.clip_patch_begin; b < 24 * e.clip_patch_end; ++b)
+        EXPECT_EQ(view.video_patches[b], static_cast<std::uint8_t>(e.sample_id + 1));
       n_tokens = e.token_end;
       n_images = e.image_end;
       n_patches = e.patch_end;
+      n_clips = e.clip_end;
+      n_clip_patches = e.clip_patch_end;
     }
     EXPECT_EQ(k, extents.size());
     EXPECT_EQ(now.tokens, n_tokens);
     EXPECT_EQ(now.images, n_images);
     EXPECT_EQ(now.patches, n_patches);
+    EXPECT_EQ(now.clips, n_clips);
+    EXPECT_EQ(now.clip_patches, n_clip_patches);
     EXPECT_EQ(now.samples, static_cast<std::int64_t>(k));
   }
 }
@@ -95,6 +111,7 @@ TEST(WriteBoundaries, GivesCumulativeLengths) {
   EXPECT_EQ(std::vector<std::int32_t>(pack.view().cu_seqlens, pack.view().cu_seqlens + 4),
             (std::vector<std::int32_t>{0, 3, 5, 9}));
   EXPECT_EQ(pack.view().image_counts[2], 2);
+  EXPECT_EQ(pack.view().video_counts[1], 1);
   EXPECT_EQ(pack.view().sample_ids[1], 101);
 }
 
@@ -114,6 +131,38 @@ TEST(Digest, SeesEveryArray) {
     block->data()[offset] = std::byte{0};
   }
   EXPECT_EQ(digest_of(batch), before);
+}
+
+TEST(Digest, SeesClipsWhereThereAreAny) {
+  auto pool = std::make_shared<BlockPool>(std::make_shared<MemoryBudget>(std::size_t{1} << 20));
+  const PackShape shape{.tokens = 4, .samples = 2, .clips = 1, .clip_patches = 4, .patch = 2};
+  const PackLayout at(shape);
+  Lease extra;
+  auto block = pool->acquire(at.n_bytes, 0, extra, {}, {}).value();
+  std::fill_n(block->data(), block->size(), std::byte{0});
+  const Batch batch{.block = block, .shape = shape, .planned = shape, .counts = {}};
+  const std::string before = digest_of(batch);
+  for (const std::size_t offset : {at.video_patches, at.video_patches + 95, at.video_grid_thw, at.video_counts}) {
+    block->data()[offset] = std::byte{1};
+    EXPECT_NE(digest_of(batch), before) << offset;
+    block->data()[offset] = std::byte{0};
+  }
+}
+
+TEST(WriteFrame, PutsEveryChannelInItsPlaceInTime) {
+  const PackShape shape{.patch = 2, .temporal_patch = 3};
+  std::vector<std::uint8_t> frame(2 * 12), clip(2 * 36, 99);
+  for (std::size_t i = 0; i < frame.size(); ++i) frame[i] = static_cast<std::uint8_t>(i);
+  write_frame(frame.data(), 2, shape, 1, clip.data());
+  for (std::size_t patch = 0; patch < 2; ++patch) {
+    for (std::size_t c = 0; c < 3; ++c) {
+      for (std::size_t t = 0; t < 3; ++t) {
+        for (std::size_t i = 0; i < 4; ++i) {
+          EXPECT_EQ(clip[((patch * 3 + c) * 3 + t) * 4 + i], t == 1 ? frame[(patch * 3 + c) * 4 + i] : 99);
+        }
+      }
+    }
+  }
 }
 
 }  // namespace

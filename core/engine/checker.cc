@@ -235,17 +235,21 @@ HeaderReads Checker::headers_of(std::uint64_t row) const {
 
 void Checker::count_media(const MeasuredSample& sample, CheckReport& to) const {
   const bool is_read = headers_of(sample.order_index) == HeaderReads::kAll;
-  for (const MeasuredImage& image : sample.images) {
+  for (std::size_t k = 0; k < sample.n_pictures(); ++k) {
+    const MeasuredImage& picture = sample.picture(k);
     ++to.n_media;
     to.n_headers += is_read ? 1 : 0;
-    if (image.bad != Reason::kNone) {
-      ++to.media_rejected[image.bad];
-    } else if (!image.is_planned()) {
+    if (picture.bad != Reason::kNone) {
+      ++to.media_rejected[picture.bad];
+    } else if (picture.upright == qwen_vl::SizePx{}) {
       ++to.n_unsized;
     } else {
-      to.media_pixels.add(std::int64_t{image.upright.height} * image.upright.width);
-      to.media_tokens.add(image.plan.n_tokens);
+      to.media_pixels.add(std::int64_t{picture.upright.height} * picture.upright.width);
+      if (!picture.is_frame) to.media_tokens.add(picture.plan.n_tokens);
     }
+  }
+  for (const MeasuredClip& clip : sample.clips) {
+    if (clip.plan.n_tokens > 0) to.media_tokens.add(clip.plan.n_tokens);
   }
 }
 
@@ -269,6 +273,10 @@ Status Checker::merge(const MeasuredWindow& window, std::span<const RowFacts> fa
     for (const MeasuredImage& image : sample.images) {
       is_length_known = is_length_known && image.is_planned();
       seen.n_patches += image.plan.n_patches();
+    }
+    for (const MeasuredClip& clip : sample.clips) {
+      is_length_known = is_length_known && clip.plan.n_tokens > 0;
+      seen.n_patches += clip.plan.n_patches();
     }
     if (is_length_known) seen.tokens.add(sample.tokens);
     seen.text_tokens.add(static_cast<std::int64_t>(sample.text.ids.size()));

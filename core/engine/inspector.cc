@@ -129,6 +129,9 @@ Result<Prepared> Inspector::prepare(std::string_view line, const std::string& me
   std::vector<qwen_vl::TurnRange> turns;
   out.bad = read_sample(line, media_root, settings_.output, *model_, sample, row, &notes, &turns);
   out.id = notes.id;
+  if (out.bad.ok() && !sample.clips.empty()) {
+    out.bad = Status(Reason::kMediaUnsupported, "a row with a clip is trained on, but cannot be shown by this version");
+  }
   if (!out.bad.ok()) {
     out.bad_media = sample.bad_media;
     if (out.bad.code() != Code::kBadSample) return out.bad;
@@ -155,19 +158,19 @@ Result<Prepared> Inspector::prepare(std::string_view line, const std::string& me
     if (!media.measured.is_planned()) plans.back() = {.grid_h = merge, .grid_w = merge, .n_tokens = 1};
     out.media.push_back(std::move(media));
   }
-  if (out.bad.ok()) out.bad = finish_measured(settings_.output, sample);
+  if (out.bad.ok()) out.bad = finish_measured(settings_.output, *model_, sample);
   if (sample.images.size() < out.media.size()) {  // turns were cut away, and their media with them
     out.n_patches = out.media[sample.images.size()].patch_begin;
     out.media.erase(out.media.begin() + static_cast<std::ptrdiff_t>(sample.images.size()), out.media.end());
     plans.resize(sample.images.size());
   }
-  const auto n_tokens = qwen_vl::expanded_length(sample.text, plans);
+  const auto n_tokens = qwen_vl::expanded_length(sample.text, {plans, {}});
   const auto n = static_cast<std::size_t>(n_tokens);
   out.input_ids.resize(n);
   out.labels.resize(n);
   out.position_ids.resize(4 * n);
   // A media without a size stands for one token, so that what is shown has a place for it.
-  qwen_vl::write_expanded(sample.text, plans, model_->image_pad(), merge,
+  qwen_vl::write_expanded(sample.text, {plans, {}}, model_->expansion(),
                           {out.input_ids.data(), out.labels.data(), out.position_ids.data(), n_tokens});
   place(sample.text, plans, model_->image_pad(), turns, row, out);
   const CostModel cost;

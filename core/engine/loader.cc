@@ -260,7 +260,7 @@ Status Loader::account(const ReadyPack& pack) {
   delivered_.samples += pack.n_samples_planned - static_cast<std::int64_t>(pack.found_late.size());
   delivered_.tokens += batch.counts.tokens;
   delivered_.target_tokens += batch.counts.target_tokens;
-  delivered_.patches += batch.counts.patches;
+  delivered_.patches += batch.counts.patches + batch.counts.video_patches;
   delivered_.bytes += static_cast<std::int64_t>(PackLayout(batch.shape).n_bytes);
   is_step_start_ = pack.task.is_last_of_step;
   if (pack.task.is_last_of_step) {

@@ -104,6 +104,7 @@ class Loader {
   const LoaderSettings& settings() const { return settings_; }
   /// mean, std and rescale of the model's processor; after opening.
   const qwen_vl::ProcessorConfig& processor() const { return model_->config(); }
+  const qwen_vl::ClipConfig& clip_processor() const { return model_->clip_config(); }
   const Profile& profile() const { return model_->profile(); }
 
  private:

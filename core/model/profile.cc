@@ -30,7 +30,7 @@ constexpr Profile kTorchvision518{.name = "hf-5.18-torchvision"};
 constexpr Profile with_pil(Profile p) {
   p.name = "hf-5.18-pil";
   p.is_exif_applied = true;  // image_utils.py, load_image: ImageOps.exif_transpose
-  p.image_resize = ResizeRule::kPillow13;
+  p.image_resize = Resizer::kPillow13;
   p.image_normalise = NormaliseRule::kPil;
   return p;  // there is one video processor, whatever the image backend: torchvision's
 }
@@ -52,9 +52,9 @@ constexpr Profile with_457(Profile p) {
 constexpr Profile with_qvu(Profile p) {
   p.name = "qvu+hf";
   p.alpha = AlphaRule::kWhiteRgba;
-  p.image_resize = ResizeRule::kPillow13;
+  p.image_resize = Resizer::kPillow13;
   p.image_size = ImageSizeRule::kQwenVlUtils;
-  p.clip_resize = ResizeRule::kAtenFloat;
+  p.clip_resize = Resizer::kFloat;
   p.frame_sampling = FrameSampling::kQwenVlUtils;
   p.clip_size = ClipSizeRule::kQwenVlUtils;
   p.frames_per_s_if_unknown = 2;

@@ -20,13 +20,6 @@ enum class DroppedRoles : std::uint8_t {
   kDrop,   ///< as the template does, without a word
 };
 
-/// Whose bicubic resize decides the pixels.
-enum class ResizeRule : std::uint8_t {
-  kAten,       ///< torchvision on uint8: ATen's integer kernel, horizontal pass first
-  kPillow13,   ///< Pillow 13: fixed point of 22 bits, vertical pass first where the height loses more than the width
-  kAtenFloat,  ///< torchvision on float32, rounded once at the end (what qwen-vl-utils does to clips)
-};
-
 /// Which variant of smart_resize gives an image's size.
 enum class ImageSizeRule : std::uint8_t {
   kTransformers,  ///< 4.57 and 5.x: a side that rounds to 0 is enlarged again; shrinking never goes below one factor
@@ -77,14 +70,14 @@ struct Profile {
   bool is_exif_applied = false;
   AlphaRule alpha = AlphaRule::kDrop;
   Grey16Rule grey16 = Grey16Rule::kClip;
-  ResizeRule image_resize = ResizeRule::kAten;
+  Resizer image_resize = Resizer::kAten;
   ImageSizeRule image_size = ImageSizeRule::kTransformers;
   NormaliseRule image_normalise = NormaliseRule::kTorchvision;
 
   ContentTokens content_tokens = ContentTokens::kRaw;
   DroppedRoles dropped_roles = DroppedRoles::kDrop;
 
-  ResizeRule clip_resize = ResizeRule::kAten;  ///< clips are normalised as torchvision does in every profile
+  Resizer clip_resize = Resizer::kAten;  ///< clips are normalised as torchvision does in every profile
   ClipText clip_text = ClipText::kInsideOuterPair;
   FrameSampling frame_sampling = FrameSampling::kTransformers;
   ClipSizeRule clip_size = ClipSizeRule::kTransformers518;

@@ -2,9 +2,11 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
+#include "model/qwen_vl/clip.h"
 #include "model/qwen_vl/sample_text.h"
 #include "model/qwen_vl/smart_resize.h"
 #include "plan/order.h"
@@ -14,14 +16,25 @@ namespace stoker {
 /// An image of a sample, before its pixels are read.
 struct MeasuredImage {
   std::string url;
-  qwen_vl::SizePx upright;   ///< of the file
-  qwen_vl::SizePx prepared;  ///< after the user's own code; without one the same
-  qwen_vl::ImagePlan plan;
+  qwen_vl::SizePx upright;       ///< of the file
+  qwen_vl::SizePx prepared;      ///< after the user's own code; without one the same
+  qwen_vl::SizeRequest request;  ///< what the row asks for itself
+  qwen_vl::ImagePlan plan;       ///< of a frame only the size, once its clip is planned
   bool is_size_from_row = false;
+  bool is_frame = false;           ///< of a clip
   std::uint64_t object_bytes = 0;  ///< 0: not known yet
   Reason bad = Reason::kNone;      ///< why it cannot be used, as far as its header tells
 
   bool is_planned() const { return plan.n_tokens > 0; }  ///< false only where no header was to be read
+};
+
+/// A clip that is given as a list of pictures.
+struct MeasuredClip {
+  std::vector<MeasuredImage> frames;
+  double frames_per_s = 0;  ///< as in MediaRef
+  double source_frames_per_s = 0;
+  qwen_vl::SizeRequest request;
+  qwen_vl::ClipPlan plan;
 };
 
 /// One position of the order, measured: all that planning needs, and the text so that it is tokenised once.
@@ -30,11 +43,29 @@ struct MeasuredSample {
   OrderEntry entry;
   Status bad;  ///< why it cannot be used; ok for a usable sample
   std::string bad_media;
-  std::int32_t bad_image = -1;  ///< the first image that is to blame; -1: the row
+  std::int32_t bad_image = -1;  ///< the first picture that is to blame; -1: the row
   qwen_vl::SampleText text;
-  std::vector<MeasuredImage> images;
+  std::vector<MeasuredImage> images;  ///< in reading order, clips apart
+  std::vector<MeasuredClip> clips;
   std::int64_t tokens = 0;    ///< placeholders expanded
   bool is_truncated = false;  ///< turns were cut from its end
+
+  /// Everything that is fetched and decoded: the images, then the frames of each clip.
+  std::size_t n_pictures() const {
+    std::size_t n = images.size();
+    for (const MeasuredClip& clip : clips) n += clip.frames.size();
+    return n;
+  }
+  const MeasuredImage& picture(std::size_t k) const {
+    if (k < images.size()) return images[k];
+    k -= images.size();
+    for (const MeasuredClip& clip : clips) {
+      if (k < clip.frames.size()) return clip.frames[k];
+      k -= clip.frames.size();
+    }
+    return images.front();  // not reached: k is below n_pictures()
+  }
+  MeasuredImage& picture(std::size_t k) { return const_cast<MeasuredImage&>(std::as_const(*this).picture(k)); }
 };
 
 struct MeasuredWindow {

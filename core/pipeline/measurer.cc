@@ -60,8 +60,9 @@ void Measurer::measure_sample(const std::shared_ptr<Task>& task, std::size_t ind
   std::vector<MediaRef> media;
   Status status = read_row(sample, media);
   if (status.ok()) {
-    task->parts_left[index] += static_cast<int>(media.size());
-    for (std::size_t k = 0; k < media.size(); ++k) measure_image(task, index, k, media[k]);
+    const std::vector<const MediaRef*> pictures = media_of_pictures(media);
+    task->parts_left[index] += static_cast<int>(pictures.size());
+    for (std::size_t k = 0; k < pictures.size(); ++k) measure_image(task, index, k, *pictures[k]);
   }
   part_done(*task, index, -1, std::move(status));
 }
@@ -81,7 +82,7 @@ Status Measurer::read_row(MeasuredSample& sample, std::vector<MediaRef>& media) 
 void Measurer::measure_image(const std::shared_ptr<Task>& task, std::size_t index, std::size_t image,
                              const MediaRef& media) {
   MeasuredSample& sample = task->window->samples[index];
-  MeasuredImage& measured = sample.images[image];
+  MeasuredImage& measured = sample.picture(image);
   const HeaderReads headers = headers_of(sample);
   if (headers == HeaderReads::kAll) {
     if (is_size_trusted(settings_.output, media)) {
@@ -103,7 +104,7 @@ void Measurer::measure_image(const std::shared_ptr<Task>& task, std::size_t inde
 
 void Measurer::fetch_header(std::shared_ptr<Task> task, std::size_t index, std::size_t image, Buffer have,
                             std::uint64_t want_end) {
-  const std::string& url = task->window->samples[index].images[image].url;
+  const std::string& url = task->window->samples[index].picture(image).url;
   const std::uint64_t offset = have.size();
   probes_.add(1);
   FetchRequest request{.url = url,
@@ -120,6 +121,7 @@ void Measurer::fetch_header(std::shared_ptr<Task> task, std::size_t index, std::
 
 void Measurer::header_arrived(const std::shared_ptr<Task>& task, std::size_t index, std::size_t image,
                               const Buffer& have, Result<FetchedObject> got) {
+  MeasuredImage& measured = task->window->samples[index].picture(image);
   if (!got.ok()) return part_done(*task, index, static_cast<std::int32_t>(image), std::move(got).status());
   probe_bytes_.add(static_cast<std::int64_t>(got->bytes.size()));
   Buffer prefix(have.size() + got->bytes.size());
@@ -182,18 +184,18 @@ void Measurer::part_done(Task& task, std::size_t index, std::int32_t image, Stat
     if (is_fatal) {
       if (task.fatal.ok()) task.fatal = std::move(status);
     } else {
-      if (image >= 0) sample.images[static_cast<std::size_t>(image)].bad = status.reason();
+      if (image >= 0) sample.picture(static_cast<std::size_t>(image)).bad = status.reason();
       // Of several, the first: the same line on every rank, in every run.
       if (sample.bad.ok() || image < sample.bad_image) {
         sample.bad = std::move(status);
         sample.bad_image = image;
-        if (image >= 0) sample.bad_media = sample.images[static_cast<std::size_t>(image)].url;
+        if (image >= 0) sample.bad_media = sample.picture(static_cast<std::size_t>(image)).url;
       }
     }
   }
   if (--task.parts_left[index] > 0 && !is_fatal) return;
   if (!is_fatal && sample.bad.ok()) {
-    sample.bad = finish_measured(settings_.output, sample);
+    sample.bad = finish_measured(settings_.output, *model_, sample);
     if (sample.is_truncated) truncated_.add(1);
     if (sample.text.n_control_literals > 0) control_literals_.add(sample.text.n_control_literals);
   }

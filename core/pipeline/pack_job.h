@@ -17,8 +17,9 @@ namespace stoker {
 /// The shape of a planned pack.
 PackShape shape_of(const PackTask& task, const qwen_vl::QwenVl& model);
 
-/// One pack while it is being filled: parts (a sample's text, an image) arrive in any order, each writes its reserved
-/// place, and the one that comes last finishes the pack. Threads: parts may come from any number of them.
+/// One pack while it is being filled: parts (a sample's text, an image, a clip's frame) arrive in any order, each
+/// writes its reserved place, and the one that comes last finishes the pack. Threads: parts may come from any number of
+/// them.
 class PackJob {
  public:
   using Done = std::function<void(ReadyPack)>;
@@ -35,14 +36,17 @@ class PackJob {
   void write_text(std::size_t i);
   /// Where image `k` of sample `i` goes: (n_patches, 3, p, p) uint8.
   std::uint8_t* patches_of(std::size_t i, std::size_t k);
-  /// Image `k` of sample `i` is written, or why it never will be. Not for what ends the run.
-  void image_done(std::size_t i, std::size_t k, Status status);
+  /// Where clip `c` of sample `i` goes: (n_patches, 3, t, p, p) uint8; its frames write apart from each other.
+  std::uint8_t* clip_patches_of(std::size_t i, std::size_t c);
+  /// Picture `k` (MeasuredSample::picture) of sample `i` is written, or why it never will be. Not for what ends the
+  /// run.
+  void picture_done(std::size_t i, std::size_t k, Status status);
   /// A pack without a sample: counts as its only part.
   void write_dummy_pack();
 
  private:
   struct Bad {
-    std::size_t image = 0;  ///< of its sample
+    std::size_t picture = 0;  ///< of its sample
     LedgerEntry entry;
   };
   void part_done();
@@ -56,7 +60,9 @@ class PackJob {
   const PackShape planned_;
   const PackView view_;
   std::vector<SampleExtent> extents_;
-  std::vector<std::int64_t> patch_begin_;  // (images of the pack)
+  std::vector<std::int64_t> patch_begin_;       // (images of the pack)
+  std::vector<std::int64_t> clip_patch_begin_;  // (clips of the pack)
+  std::int64_t n_pictures_ = 0;                 // images and frames
   std::atomic<std::int64_t> parts_left_;
 
   Mutex mu_;

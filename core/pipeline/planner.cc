@@ -23,6 +23,11 @@ std::vector<PlanSample> plan_samples(const MeasuredWindow& window, const CostMod
         p.patches += image.plan.n_patches();
         p.cost_vision += cost.vision(image.plan.n_patches());
       }
+      for (const MeasuredClip& clip : s.clips) {
+        p.patches += clip.plan.n_patches();
+        // The vision tower attends inside each temporal patch.
+        for (std::int32_t t = 0; t < clip.plan.grid_t; ++t) p.cost_vision += cost.vision(clip.plan.patches_per_time());
+      }
     }
     out.push_back(p);
   }

@@ -28,13 +28,16 @@ Preparer::Preparer(const LoaderSettings& settings, std::shared_ptr<const qwen_vl
       clock_(clock),
       done_(std::move(done)),
       fatal_(std::move(fatal)),
-      decoders_(static_cast<std::size_t>(workers.n_threads())) {}
+      largest_block_(largest_block(settings.output.pack, model_->config())),
+      own_(static_cast<std::size_t>(workers.n_threads())) {}
 
 std::size_t Preparer::encoded_estimate(const PackTask& task) const {
   if (!task.window) return 0;
   std::size_t n = 0;
   for (std::size_t i = 0; i < task.members.size(); ++i) {
-    for (const MeasuredImage& image : task.sample(i).images) {
+    const MeasuredSample& sample = task.sample(i);
+    for (std::size_t k = 0; k < sample.n_pictures(); ++k) {
+      const MeasuredImage& image = sample.picture(k);
       // Where no header was read the size is a guess: a byte per pixel is what a JPEG at very high quality takes.
       const std::size_t guess =
           static_cast<std::size_t>(image.upright.height) * static_cast<std::size_t>(image.upright.width) + 65536;
@@ -48,16 +51,32 @@ std::size_t Preparer::largest_encoded() const {
   // While the trainer holds all micro-batches of a step, one more pack must fit, or both wait for ever.
   const std::size_t limit = settings_.speed.memory_limit_bytes;
   const auto n_held = static_cast<std::size_t>(settings_.output.pack.packs_per_step / settings_.dp_size);
-  const std::size_t blocks = (n_held + 1) * largest_block(settings_.output.pack, model_->config());
+  const std::size_t blocks = (n_held + 1) * largest_block_;
   return std::min(limit / 4, limit - std::min(limit, blocks));
 }
 
+Status Preparer::check_block(std::size_t n_bytes) {
+  // Frames are not repeated in time as pictures are, so a pack of clips takes up to temporal_patch times the bytes that
+  // were counted with before any row was read.
+  largest_block_ = std::max(largest_block_, BlockPool::rounded(n_bytes));
+  const auto n_held = static_cast<std::size_t>(settings_.output.pack.packs_per_step / settings_.dp_size);
+  const std::size_t needed = (n_held + 2) * largest_block_;
+  if (needed <= settings_.speed.memory_limit_bytes) return {};
+  return Status(
+      Reason::kMemoryLimit,
+      fmt::format("a pack with clips takes {} MB, and a trainer holds the {} micro-batches of a step while it "
+                  "asks for more: speed.memory_limit must be at least {} MB for this rank, it is {} MB",
+                  n_bytes >> 20, n_held, (needed >> 20) + 1, settings_.speed.memory_limit_bytes >> 20));
+}
+
 Status Preparer::admit(PackTask task, std::stop_token stop) {
+  const std::size_t n_bytes = PackLayout(shape_of(task, *model_)).n_bytes;
+  STOKER_CHECKED(check_block(n_bytes));
   Lease encoded;
   const PlanPosition at{.pack = task.sequence};
   auto block = [&] {
     const Timed waiting(admit_.wait_out_ns, clock_);
-    return blocks_->acquire(PackLayout(shape_of(task, *model_)).n_bytes, encoded_estimate(task), encoded, at, stop);
+    return blocks_->acquire(n_bytes, encoded_estimate(task), encoded, at, stop);
   }();
   if (!block.ok()) return std::move(block).status();
   const Timed busy(admit_.busy_ns, clock_);
@@ -70,10 +89,10 @@ Status Preparer::admit(PackTask task, std::stop_token stop) {
   }
   // Everything is read off the task before its last part can finish the job.
   const std::size_t n_samples = job->task().members.size();
-  std::vector<std::size_t> n_images(n_samples);
-  for (std::size_t i = 0; i < n_samples; ++i) n_images[i] = job->task().sample(i).images.size();
+  std::vector<std::size_t> n_pictures(n_samples);
+  for (std::size_t i = 0; i < n_samples; ++i) n_pictures[i] = job->task().sample(i).n_pictures();
   for (std::size_t i = 0; i < n_samples; ++i) {
-    for (std::size_t k = 0; k < n_images[i]; ++k) fetch_image(job, i, k, stop);
+    for (std::size_t k = 0; k < n_pictures[i]; ++k) fetch_picture(job, i, k, stop);
   }
   for (std::size_t i = 0; i < n_samples; ++i) {
     workers_.submit(priority, [job, i](int) { job->write_text(i); });
@@ -81,32 +100,41 @@ Status Preparer::admit(PackTask task, std::stop_token stop) {
   return {};
 }
 
-void Preparer::fetch_image(const std::shared_ptr<PackJob>& job, std::size_t i, std::size_t k, std::stop_token stop) {
+void Preparer::fetch_picture(const std::shared_ptr<PackJob>& job, std::size_t i, std::size_t k, std::stop_token stop) {
   const std::uint64_t priority = job->task().priority;
   FetchRequest request{
-      .url = job->task().sample(i).images[k].url, .priority = priority, .if_match = "", .stop = std::move(stop)};
+      .url = job->task().sample(i).picture(k).url, .priority = priority, .if_match = "", .stop = std::move(stop)};
   fetcher_.submit(std::move(request), [this, job, i, k, priority](Result<FetchedObject> got) {
     if (!got.ok()) {
       Status status = std::move(got).status();
       if (status.code() != Code::kBadSample) return fatal_(std::move(status));
-      return job->image_done(i, k, std::move(status));
+      return job->picture_done(i, k, std::move(status));
     }
     auto object = std::make_shared<FetchedObject>(std::move(got).value());
     workers_.submit(priority, [this, job, i, k, object](int worker) {
-      Status status = decode_image(*job, i, k, *object, worker);
+      Status status = decode_picture(*job, i, k, *object, worker);
       if (!status.ok() && status.code() != Code::kBadSample) return fatal_(std::move(status));
-      job->image_done(i, k, std::move(status));
+      job->picture_done(i, k, std::move(status));
     });
   });
 }
 
-Status Preparer::decode_image(PackJob& job, std::size_t i, std::size_t k, const FetchedObject& object, int worker) {
-  const MeasuredImage& planned = job.task().sample(i).images[k];
+Status Preparer::decode_picture(PackJob& job, std::size_t i, std::size_t k, const FetchedObject& object, int worker) {
+  const MeasuredSample& sample = job.task().sample(i);
+  const MeasuredImage& planned = sample.picture(k);
   decoded_pixels_.add(std::int64_t{planned.upright.height} * planned.upright.width);
-  PatchDecoder& decoder = decoders_[static_cast<std::size_t>(worker)];
-  STOKER_CHECKED(
-      decode_measured(settings_.output, *model_, planned, object.bytes.bytes(), decoder, job.patches_of(i, k)));
-  if (!decoder.notes().is_empty()) count_notes(decoder.notes(), planned.url);
+  Worker& own = own_[static_cast<std::size_t>(worker)];
+  if (k < sample.images.size()) {
+    STOKER_CHECKED(
+        decode_measured(settings_.output, *model_, planned, object.bytes.bytes(), own.decoder, job.patches_of(i, k)));
+  } else {
+    std::size_t frame = k - sample.images.size();
+    std::size_t clip = 0;
+    while (frame >= sample.clips[clip].frames.size()) frame -= sample.clips[clip++].frames.size();
+    STOKER_CHECKED(decode_frame(settings_.output, *model_, sample.clips[clip], frame, object.bytes.bytes(), own.decoder,
+                                own.frame_patches, job.clip_patches_of(i, clip)));
+  }
+  if (!own.decoder.notes().is_empty()) count_notes(own.decoder.notes(), planned.url);
   return {};
 }
 

@@ -47,11 +47,16 @@ class Preparer {
   }
 
  private:
-  void fetch_image(const std::shared_ptr<PackJob>& job, std::size_t i, std::size_t k, std::stop_token stop);
-  Status decode_image(PackJob& job, std::size_t i, std::size_t k, const FetchedObject& object, int worker);
+  struct Worker {
+    PatchDecoder decoder;
+    std::vector<std::uint8_t> frame_patches;
+  };
+  void fetch_picture(const std::shared_ptr<PackJob>& job, std::size_t i, std::size_t k, std::stop_token stop);
+  Status decode_picture(PackJob& job, std::size_t i, std::size_t k, const FetchedObject& object, int worker);
   void count_notes(ImageNotes notes, const std::string& url);
   std::size_t encoded_estimate(const PackTask& task) const;
   std::size_t largest_encoded() const;
+  Status check_block(std::size_t n_bytes);
 
   const LoaderSettings& settings_;
   const std::shared_ptr<const qwen_vl::QwenVl> model_;
@@ -64,7 +69,8 @@ class Preparer {
   StageClock admit_;
   Counter decoded_pixels_;
   std::array<Counter, kImageNoteCount> image_notes_;
-  std::vector<PatchDecoder> decoders_;  // one per worker
+  std::size_t largest_block_;  // of images only, or of a pack with clips that was admitted; admit()'s thread
+  std::vector<Worker> own_;    // one per worker
 };
 
 }  // namespace stoker

@@ -25,20 +25,45 @@ Status read_sample(std::string_view line, const std::string& media_root, const O
   }
   STOKER_TRY(row, parse_row(line, {}, notes));
   if (!row.boxes.empty()) return {Reason::kMediaUnsupported, "boxes are not written by this version"};
-  for (const MediaRef& media : row.media) {
-    if (media.kind == MediaKind::kVideo) return {Reason::kMediaUnsupported, "clips are not prepared by this version"};
-  }
   STOKER_TRY(sample.text, model.encode(row, turns));
-  sample.images.resize(row.media.size());
-  for (std::size_t k = 0; k < row.media.size(); ++k) {
-    auto url = resolve_media(row.media[k].reference, media_root);
+  auto resolved = [&](const std::string& reference, MeasuredImage& picture) -> Status {
+    auto url = resolve_media(reference, media_root);
     if (!url.ok()) {
-      sample.bad_media = row.media[k].reference;
+      sample.bad_media = reference;
       return std::move(url).status();
     }
-    sample.images[k].url = std::move(url).value();
+    picture.url = std::move(url).value();
+    return {};
+  };
+  for (const MediaRef& media : row.media) {
+    if (media.kind == MediaKind::kImage) {
+      MeasuredImage& image = sample.images.emplace_back();
+      image.request = qwen_vl::request_of(media);
+      STOKER_CHECKED(resolved(media.reference, image));
+      continue;
+    }
+    MeasuredClip& clip = sample.clips.emplace_back();
+    clip.frames_per_s = media.frames_per_s;
+    clip.source_frames_per_s = media.source_frames_per_s;
+    clip.request = qwen_vl::request_of(media);
+    clip.frames.resize(media.frames.size());
+    for (std::size_t f = 0; f < media.frames.size(); ++f) {
+      clip.frames[f].is_frame = true;
+      STOKER_CHECKED(resolved(media.frames[f], clip.frames[f]));
+    }
   }
   return {};
+}
+
+std::vector<const MediaRef*> media_of_pictures(const std::vector<MediaRef>& media) {
+  std::vector<const MediaRef*> out;
+  for (const MediaRef& each : media) {
+    if (each.kind == MediaKind::kImage) out.push_back(&each);
+  }
+  for (const MediaRef& each : media) {
+    if (each.kind == MediaKind::kVideo) out.insert(out.end(), each.frames.size(), &each);
+  }
+  return out;
 }
 
 bool is_size_trusted(const OutputSettings& output, const MediaRef& media) {
@@ -56,26 +81,34 @@ Status plan_measured(const OutputSettings& output, const qwen_vl::QwenVl& model,
   if (output.user_code && output.user_code->has_picture()) {
     STOKER_TRY(image.prepared, output.user_code->size(upright));
   }
-  STOKER_TRY(image.plan, model.plan_image(image.prepared));
+  if (image.is_frame) return {};  // a clip's frames are planned together
+  STOKER_TRY(image.plan, model.plan_image(image.prepared, image.request));
   return {};
 }
 
 namespace {
 
 /// Ends the conversation at the last place where it fits. @return Whether there is one.
-bool truncate_turns(std::int64_t limit, const std::vector<qwen_vl::ImagePlan>& plans, MeasuredSample& sample) {
+bool truncate_turns(std::int64_t limit, const qwen_vl::SampleMedia& media, MeasuredSample& sample) {
   for (auto cut = sample.text.cuts.rbegin(); cut != sample.text.cuts.rend(); ++cut) {
     qwen_vl::SampleText shorter = sample.text;
     shorter.ids.resize(static_cast<std::size_t>(cut->n_ids));
     shorter.is_trained.resize(static_cast<std::size_t>(cut->n_ids));
     shorter.n_images = cut->n_images;
+    shorter.n_clip_pads = cut->n_clip_pads;
     shorter.n_trained = cut->n_trained;
     const auto n_images = static_cast<std::size_t>(cut->n_images);
-    const std::int64_t tokens = qwen_vl::expanded_length(shorter, std::span(plans).first(n_images));
+    std::size_t n_clips = 0;
+    for (std::int32_t pads = 0; pads < cut->n_clip_pads && n_clips < media.clips.size(); ++n_clips) {
+      pads += media.clips[n_clips].n_pads;
+    }
+    const std::int64_t tokens =
+        qwen_vl::expanded_length(shorter, {media.images.first(n_images), media.clips.first(n_clips)});
     if (tokens > limit || cut->n_trained == 0) continue;
     shorter.cuts.resize(static_cast<std::size_t>(sample.text.cuts.rend() - cut));
     sample.text = std::move(shorter);
     sample.images.resize(n_images);
+    sample.clips.resize(n_clips);
     sample.tokens = tokens;
     sample.is_truncated = true;
     return true;
@@ -85,18 +118,56 @@ bool truncate_turns(std::int64_t limit, const std::vector<qwen_vl::ImagePlan>& p
 
 }  // namespace
 
-Status finish_measured(const OutputSettings& output, MeasuredSample& sample) {
+Status plan_clip(const qwen_vl::QwenVl& model, MeasuredClip& clip, std::string& bad_media) {
+  const MeasuredImage& first = clip.frames.front();
+  for (const MeasuredImage& frame : clip.frames) {
+    if (frame.prepared == first.prepared) continue;
+    bad_media = frame.url;
+    return {Reason::kClipFrames,
+            fmt::format("frames of one clip have one size: {}x{} (height x width) after {}x{}", frame.prepared.height,
+                        frame.prepared.width, first.prepared.height, first.prepared.width)};
+  }
+  auto plan = model.plan_clip({.n_frames = static_cast<std::int64_t>(clip.frames.size()),
+                               .frame = first.prepared,
+                               .frames_per_s = clip.frames_per_s,
+                               .source_frames_per_s = clip.source_frames_per_s,
+                               .size = clip.request});
+  if (!plan.ok()) {
+    bad_media = first.url;
+    return std::move(plan).status();
+  }
+  clip.plan = *plan;
+  for (MeasuredImage& frame : clip.frames) {
+    frame.plan = {.height_px = clip.plan.height_px,
+                  .width_px = clip.plan.width_px,
+                  .grid_h = clip.plan.grid_h,
+                  .grid_w = clip.plan.grid_w};
+  }
+  return {};
+}
+
+Status finish_measured(const OutputSettings& output, const qwen_vl::QwenVl& model, MeasuredSample& sample) {
   std::vector<qwen_vl::ImagePlan> plans;
+  std::vector<qwen_vl::ClipPlan> clips;
   std::int64_t visual = 0;
   for (const MeasuredImage& image : sample.images) {
     plans.push_back(image.plan);
     if (!image.is_planned()) plans.back().n_tokens = 1;  // the placeholder itself
     visual += plans.back().n_tokens;
   }
-  sample.tokens = qwen_vl::expanded_length(sample.text, plans);
+  for (MeasuredClip& clip : sample.clips) {
+    if (clip.frames.front().upright == qwen_vl::SizePx{}) {  // no header was to be read: its pads stand for themselves
+      clips.emplace_back();
+      continue;
+    }
+    STOKER_CHECKED(plan_clip(model, clip, sample.bad_media));
+    clips.push_back(clip.plan);
+    visual += clip.plan.n_tokens;
+  }
+  sample.tokens = qwen_vl::expanded_length(sample.text, {plans, clips});
   const std::int64_t limit = output.pack.tokens_per_pack;
   if (sample.tokens <= limit) return {};
-  if (output.over_long == OverLong::kTruncateTurns && truncate_turns(limit, plans, sample)) return {};
+  if (output.over_long == OverLong::kTruncateTurns && truncate_turns(limit, {plans, clips}, sample)) return {};
   return {Reason::kSeqTooLong, fmt::format("length {}, limit {}, visual {}", sample.tokens, limit, visual)};
 }
 
@@ -110,30 +181,83 @@ Status size_mismatch(const MeasuredImage& planned, qwen_vl::SizePx found) {
                           : "")};
 }
 
-Status decode_measured(const OutputSettings& output, const qwen_vl::QwenVl& model, const MeasuredImage& planned,
-                       std::span<const std::byte> object, PatchDecoder& decoder, std::uint8_t* patches) {
-  const ImageOptions& options = output.image;
+namespace {
+
+/// Probes a whole object and holds its size against the plan.
+Result<ImageInfo> checked_header(const ImageOptions& options, const MeasuredImage& planned,
+                                 std::span<const std::byte> object) {
   STOKER_TRY(const Probe probed, probe(object, object.size(), options.limits));
-  if (!probed.info) return {Reason::kImgTruncated, "the header is not complete"};
+  if (!probed.info) return Status(Reason::kImgTruncated, "the header is not complete");
   const qwen_vl::SizePx found = upright_size(*probed.info, options);
   if (found != planned.upright) return size_mismatch(planned, found);
-  const PatchGeometry to{.height_px = planned.plan.height_px,
-                         .width_px = planned.plan.width_px,
-                         .patch = model.config().patch,
-                         .merge = model.config().merge};
-  if (!output.user_code || !output.user_code->has_picture()) {
-    return decoder.decode(object, *probed.info, to, options, patches);
-  }
-  STOKER_TRY(RgbImage picture, decode_rgb(object, options));
+  return *probed.info;
+}
+
+bool has_picture_code(const OutputSettings& output) { return output.user_code && output.user_code->has_picture(); }
+
+/// The whole picture, as the user's own code gives it.
+Result<RgbImage> decode_whole(const OutputSettings& output, const MeasuredImage& planned,
+                              std::span<const std::byte> object) {
+  STOKER_TRY(RgbImage picture, decode_rgb(object, output.image));
+  if (!has_picture_code(output)) return picture;
   STOKER_TRY(picture, output.user_code->picture(std::move(picture)));
   const qwen_vl::SizePx given{picture.height_px, picture.width_px};
-  if (given != planned.prepared) {
-    return {Reason::kUserCode,
-            fmt::format("user_code.picture gave a picture of {}x{} (height x width) where {}x{} was planned: it must "
-                        "keep the size, or declare it by a function `size(h, w)` of its own",
-                        given.height, given.width, planned.prepared.height, planned.prepared.width)};
+  if (given == planned.prepared) return picture;
+  return Status(
+      Reason::kUserCode,
+      fmt::format("user_code.picture gave a picture of {}x{} (height x width) where {}x{} was planned: it must "
+                  "keep the size, or declare it by a function `size(h, w)` of its own",
+                  given.height, given.width, planned.prepared.height, planned.prepared.width));
+}
+
+PatchGeometry geometry_of(const qwen_vl::QwenVl& model, int height_px, int width_px) {
+  return {.height_px = height_px, .width_px = width_px, .patch = model.config().patch, .merge = model.config().merge};
+}
+
+}  // namespace
+
+Status decode_measured(const OutputSettings& output, const qwen_vl::QwenVl& model, const MeasuredImage& planned,
+                       std::span<const std::byte> object, PatchDecoder& decoder, std::uint8_t* patches) {
+  STOKER_TRY(const ImageInfo info, checked_header(output.image, planned, object));
+  const PatchGeometry to = geometry_of(model, planned.plan.height_px, planned.plan.width_px);
+  if (!has_picture_code(output)) return decoder.decode(object, info, to, output.image, patches);
+  STOKER_TRY(const RgbImage picture, decode_whole(output, planned, object));
+  return decoder.patches_of(picture, to, output.image.resizer, patches);
+}
+
+Status decode_frame(const OutputSettings& output, const qwen_vl::QwenVl& model, const MeasuredClip& clip,
+                    std::size_t frame, std::span<const std::byte> object, PatchDecoder& decoder,
+                    std::vector<std::uint8_t>& scratch, std::uint8_t* clip_patches) {
+  const MeasuredImage& planned = clip.frames[frame];
+  const qwen_vl::ClipPlan& plan = clip.plan;
+  const PatchGeometry to = geometry_of(model, plan.height_px, plan.width_px);
+  STOKER_TRY(const ImageInfo info, checked_header(output.image, planned, object));
+  scratch.resize(to.n_bytes());
+  ImageOptions options = output.image;
+  const bool is_resized_twice =
+      plan.first_height_px > 0 && (plan.first_height_px != plan.height_px || plan.first_width_px != plan.width_px);
+  if (plan.first_height_px == 0) options.resizer = model.profile().clip_resize;
+  if (is_resized_twice) {
+    STOKER_TRY(RgbImage picture, decode_whole(output, planned, object));
+    STOKER_TRY(picture, resize_rgb(picture, plan.first_height_px, plan.first_width_px, options.resizer));
+    STOKER_CHECKED(decoder.patches_of(picture, to, model.profile().clip_resize, scratch.data()));
+  } else if (has_picture_code(output)) {
+    STOKER_TRY(const RgbImage picture, decode_whole(output, planned, object));
+    STOKER_CHECKED(decoder.patches_of(picture, to, options.resizer, scratch.data()));
+  } else {
+    STOKER_CHECKED(decoder.decode(object, info, to, options, scratch.data()));
   }
-  return decoder.patches_of(picture, to, options.resizer, patches);
+  const PackShape shape{.patch = model.config().patch, .temporal_patch = model.config().temporal_patch};
+  const auto t = static_cast<std::size_t>(shape.temporal_patch);
+  const std::size_t time = frame / t;
+  // The last frame fills its temporal patch up.
+  const std::size_t end = frame + 1 == clip.frames.size() ? t : frame % t + 1;
+  std::uint8_t* const at =
+      clip_patches + static_cast<std::int64_t>(time) * plan.patches_per_time() * shape.clip_patch_bytes();
+  for (std::size_t k = frame % t; k < end; ++k) {
+    write_frame(scratch.data(), plan.patches_per_time(), shape, static_cast<std::int32_t>(k), at);
+  }
+  return {};
 }
 
 }  // namespace stoker

@@ -35,17 +35,24 @@ Status read_sample(std::string_view line, const std::string& media_root, const O
 /// Whether a row's own `width` and `height` are what is planned with.
 bool is_size_trusted(const OutputSettings& output, const MediaRef& media);
 
+/// The reference that each picture of a sample (MeasuredSample::picture) belongs to: a clip's for all its frames.
+std::vector<const MediaRef*> media_of_pictures(const std::vector<MediaRef>& media);
+
 /// What a header said, as sizes are planned with.
 qwen_vl::SizePx upright_size(const ImageInfo& info, const ImageOptions& options);
 
-/// Plans an image from its upright size. @return IMG_ASPECT; USER_CODE.
+/// Plans an image from its upright size; of a frame the size is kept until its clip is planned. @return IMG_ASPECT,
+/// IMG_SIZE, USER_CODE.
 Status plan_measured(const OutputSettings& output, const qwen_vl::QwenVl& model, qwen_vl::SizePx upright,
                      MeasuredImage& image);
 
-/// Once every image is planned: the sample's length; at least that, where a size is not known. With
-/// OverLong::kTruncateTurns a sample that is too long ends behind the last trained turn that fits; the media of what is
-/// cut away are forgotten. @return SEQ_TOO_LONG.
-Status finish_measured(const OutputSettings& output, MeasuredSample& sample);
+/// Plans a clip whose frames are all measured. @return CLIP_FRAMES, IMG_ASPECT, IMG_SIZE; `bad_media` names the frame.
+Status plan_clip(const qwen_vl::QwenVl& model, MeasuredClip& clip, std::string& bad_media);
+
+/// Once every picture is measured: plans the clips, then the sample's length; at least that, where a size is not known.
+/// With OverLong::kTruncateTurns a sample that is too long ends behind the last trained turn that fits; the media of
+/// what is cut away are forgotten. @return SEQ_TOO_LONG, and as plan_clip.
+Status finish_measured(const OutputSettings& output, const qwen_vl::QwenVl& model, MeasuredSample& sample);
 
 /// That a picture has another size than was planned with.
 Status size_mismatch(const MeasuredImage& planned, qwen_vl::SizePx found);
@@ -56,5 +63,14 @@ Status size_mismatch(const MeasuredImage& planned, qwen_vl::SizePx found);
 /// Threads: one per `decoder`.
 Status decode_measured(const OutputSettings& output, const qwen_vl::QwenVl& model, const MeasuredImage& planned,
                        std::span<const std::byte> object, PatchDecoder& decoder, std::uint8_t* patches);
+
+/// Decodes one frame of a clip into the patches that were planned for the clip: its place in time, and the rest of the
+/// last temporal patch if it is the last.
+/// @param scratch       One frame's patches; kept between calls, so that it does not allocate.
+/// @param clip_patches  (plan.n_patches(), 3, t, p, p) of the whole clip. Frames write apart from each other.
+/// @return As decode_measured. Threads: one per `decoder` and `scratch`; frames of a clip at the same time.
+Status decode_frame(const OutputSettings& output, const qwen_vl::QwenVl& model, const MeasuredClip& clip,
+                    std::size_t frame, std::span<const std::byte> object, PatchDecoder& decoder,
+                    std::vector<std::uint8_t>& scratch, std::uint8_t* clip_patches);
 
 }  // namespace stoker

@@ -1,4 +1,4 @@
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 import os
 from typing import Annotated, overload
 
@@ -34,9 +34,6 @@ class Tokenizer:
         (ids of any bytes, ill-formed sequences replaced, control tokens that stayed text).
         """
 
-    def decode_bytes(self, ids: Sequence[int]) -> bytes:
-        """The bytes that these ids stand for."""
-
     def token_id(self, token: str) -> int | None:
         """Id of an added token or of the entry with these bytes, or None."""
 
@@ -64,15 +61,7 @@ class RenderedTurn:
     def is_assistant(self) -> bool: ...
 
     @property
-    def role(self) -> str | None: ...
-
-    @property
     def turn(self) -> int: ...
-
-def render_row(model: str | os.PathLike, row: bytes, *, engine: str, make_renderer: Callable, add_generation_prompt: bool = False, add_vision_id: bool = False) -> tuple[list[RenderedTurn], str]:
-    """
-    (chunks, what the template leaves out or "") of a JSONL row, rendered with a checkpoint folder's or a file's template.
-    """
 
 def render_chat(model: str | os.PathLike, turns: Sequence[tuple[str, bool, Sequence[tuple[str, str]], Sequence[tuple[str, str]]]], tools: Sequence[str], *, add_generation_prompt: bool = False, add_vision_id: bool = False) -> list[RenderedTurn]:
     """
@@ -234,19 +223,38 @@ def resolve_profile(reference: str, exif: str = 'auto', alpha: str = 'auto', gre
 def profile_names() -> list[str]:
     """All that `reference` takes, the default first."""
 
-def smart_resize(height: int, width: int, factor: int, min_pixels: int, max_pixels: int) -> tuple[int, int]:
+def smart_resize(height: int, width: int, factor: int, min_pixels: float, max_pixels: float, is_qwen_vl_utils: bool = False) -> tuple[int, int]:
     """
     (height, width) that an upright image is resized to; BadSampleError IMG_ASPECT beyond 200 to 1.
     """
 
-def image_positions(ids: Sequence[int], grids: Sequence[tuple[int, int]], pad: int, merge: int) -> list[list[int]]:
+def clip_size(family: str, reference: str, n_frames: int, height: int, width: int, min_pixels: int, max_pixels: int, is_capped: bool = False) -> tuple[int, int]:
     """
-    Position rows text, t, h, w of a sample: `ids` before expansion, `grids` (h, w) in patches of each pad.
+    (height, width) of a clip's frames; BadSampleError CLIP_FRAMES, IMG_ASPECT or IMG_SIZE where there is none.
     """
 
-def encode_rows(model: str, rows: Sequence[bytes], *, reference: str = 'hf-5.18-torchvision', train_on: str = 'assistant', roles: Sequence[str] = ['assistant'], end_of_turn: str = 'full', engine: str = 'auto', make_renderer: Callable | None = None) -> list[tuple[list[int], list[int], str, str]]:
+def qwen_vl_utils_clip_size(n_frames: int, height: int, width: int, factor: int) -> tuple[int, int, int, int]:
     """
-    (ids, trained, code, message) of each JSONL line before its placeholders are expanded; the code is empty for a row that can be used.
+    Sizes of a listed clip's frames after the first and the second resize of qwen-vl-utils.
+    """
+
+def sample_frames(family: str, is_qwen_vl_utils: bool, n_source: int, source_fps: float, fps: float = 2.0, n_frames: int = 0, min_frames: int = 4, max_frames: int = 768) -> list[int]:
+    """Numbers of the frames that the reference takes; source_fps 0: unknown."""
+
+def clip_timestamps(frames: Sequence[int], fps: float, temporal_patch: int = 2) -> list[str]:
+    """What stands before each temporal patch of a Qwen3-VL clip."""
+
+def seconds_per_grid(frames: Sequence[int], fps: float, total_frames: float, temporal_patch: int = 2) -> float:
+    """Seconds between temporal patches, for the positions of Qwen2.5-VL."""
+
+def media_positions(family: str, reference: str, ids: Sequence[int], image_grids: Sequence[tuple[int, int, int]], video_grids: Sequence[tuple[int, int, int]], seconds_per_grid: Sequence[float], tokens_per_second: float, image_pad: int, video_pad: int, merge: int) -> list[list[int]]:
+    """
+    Position rows text, t, h, w of a sample: `ids` before expansion, grids (t, h, w) in patches of each pad.
+    """
+
+def encode_rows(model: str, rows: Sequence[bytes]) -> list[tuple[list[int], list[int], str]]:
+    """
+    (ids, trained, code) of each JSONL line before its placeholders are expanded, content tokens raw; code is empty for a row that can be used.
     """
 
 class LoaderSettings:
@@ -280,11 +288,6 @@ class LoaderSettings:
 
     def set_output(self, *, model: str, seed: int, is_shuffled: bool, epochs: int | None, window_samples: int, tokens_per_pack: int, packs_per_step: int, reference: str, exif: str, alpha: str, grey16: str, content_tokens: str, trusts_row_sizes: bool, max_pixels: int, max_scans: int, allow_missing_eoi: bool = False, allow_truncated: bool = False) -> None: ...
 
-    def set_text(self, *, train_on: str, roles: Sequence[str], end_of_turn: str, template_engine: str, truncates_turns: bool, make_renderer: Callable) -> None:
-        """
-        What is trained, and who renders chat templates: `make_renderer(text, folder)` is called for those that the engine does not know.
-        """
-
     def set_speed(self, *, cpu_threads: int, fetch_threads: int, fetch_concurrency: int, prefetch_steps: int, memory_limit_bytes: int) -> None: ...
 
     def set_bad_samples(self, *, is_stop: bool, max_fraction: float, ledger: str) -> None: ...
@@ -310,6 +313,9 @@ class BatchCounts:
     def patches(self) -> int: ...
 
     @property
+    def video_patches(self) -> int: ...
+
+    @property
     def cost(self) -> int: ...
 
     @property
@@ -333,6 +339,9 @@ class CoreBatch:
 
     @property
     def n_images(self) -> int: ...
+
+    @property
+    def n_clips(self) -> int: ...
 
     @property
     def n_patches(self) -> int: ...
@@ -430,6 +439,9 @@ class CoreLoader:
         """
         (mean, std, rescale, patch, merge, temporal_patch, is_pil_backend) of the model's image processor.
         """
+
+    def clip_normalisation(self) -> tuple[list[float], list[float], float]:
+        """(mean, std, rescale) of the model's video processor."""
 
     def close(self) -> None: ...
 

@@ -17,7 +17,7 @@ __all__ = ["Batch", "Layout"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """How a pack is made up. n samples, k images."""
+    """How a pack is made up. n samples."""
 
     cu_seqlens: npt.NDArray[np.int32]
     """(n + 1): where each sample begins, then the total."""
@@ -26,6 +26,8 @@ class Layout:
     """(n): position in the order, for `Loader.describe`; -1 for a dummy."""
     image_counts: npt.NDArray[np.int32]
     """(n): images per sample."""
+    video_counts: npt.NDArray[np.int32]
+    """(n): clips per sample."""
 
     @property
     def cu_seqlens_padded(self) -> npt.NDArray[np.int32]:
@@ -34,7 +36,8 @@ class Layout:
 
 
 class Batch:
-    """One pack = one micro-batch of this rank. T tokens, P patches, p patch size, k images.
+    """One pack = one micro-batch of this rank. T tokens, P patches of images, V of clips, p patch size, t
+    temporal patch size.
 
     Arrays are views into one block of memory, which is used again only when the batch and every array or tensor made
     from it are gone. They are not to be written into.
@@ -45,7 +48,8 @@ class Batch:
 
     @property
     def counts(self) -> BatchCounts:
-        """Plain integers: tokens, target_tokens, step_target_tokens, patches, cost, step, micro_batch and so on."""
+        """Plain integers: tokens, target_tokens, step_target_tokens, patches, video_patches, cost, step,
+        micro_batch and so on."""
         return self._core.counts
 
     @property
@@ -57,8 +61,8 @@ class Batch:
         """An object with ``__dlpack__`` for one array, which takes no copy; for ``torch.from_dlpack`` and the like.
 
         Args:
-            name: input_ids, labels, position_ids, image_patches, image_grid_thw, cu_seqlens, sample_ids or
-                image_counts.
+            name: input_ids, labels, position_ids, image_patches, image_grid_thw, video_patches,
+                video_grid_thw, cu_seqlens, sample_ids, image_counts or video_counts.
         """
         return self._core.array(name)
 
@@ -93,6 +97,17 @@ class Batch:
         grids = self._numpy("image_grid_thw").tolist() if self._core.n_images else []
         return [(t, h, w) for t, h, w in grids]
 
+    @property
+    def video_patches(self) -> npt.NDArray[np.uint8] | None:
+        """(V, 3, t, p, p) in the model's patch order, frames of a temporal patch side by side; None without clips."""
+        return self._numpy("video_patches") if self._core.n_clips else None
+
+    @cached_property
+    def video_grid_thw(self) -> list[tuple[int, int, int]]:
+        """(t, h, w) in patches of each clip, on the host."""
+        grids = self._numpy("video_grid_thw").tolist() if self._core.n_clips else []
+        return [(t, h, w) for t, h, w in grids]
+
     @cached_property
     def layout(self) -> Layout:
         """How the pack is made up."""
@@ -101,6 +116,7 @@ class Batch:
             max_seqlen=self._core.max_seqlen,
             sample_ids=self._numpy("sample_ids"),
             image_counts=self._numpy("image_counts"),
+            video_counts=self._numpy("video_counts"),
         )
 
     def digest(self) -> str:

@@ -166,6 +166,12 @@ class Loader:
         self._open()
         return self._core.normalisation()
 
+    @property
+    def clip_normalisation(self) -> tuple[list[float], list[float], float]:
+        """(mean, std, rescale factor) of the model's video processor."""
+        self._open()
+        return self._core.clip_normalisation()
+
     # --- ending
 
     def close(self) -> None:

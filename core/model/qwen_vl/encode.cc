@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "model/qwen_vl/clip_text.h"
 #include "model/qwen_vl/labels.h"
 #include "model/qwen_vl/qwen_vl.h"
 
@@ -54,7 +55,7 @@ class Encoder {
   }
 
   /// Takes labels off where none may be, and counts.
-  void finish(std::int32_t image_pad) {
+  void finish(std::int32_t image_pad, std::int32_t video_pad) {
     if (!out.is_trained.empty()) out.is_trained[0] = 0;
     std::size_t cut = 0;
     for (std::size_t i = 0; i < out.ids.size(); ++i) {
@@ -62,6 +63,7 @@ class Encoder {
       if (std::find(known_.vision.begin(), known_.vision.end(), out.ids[i]) != known_.vision.end()) {
         out.is_trained[i] = 0;
         out.n_images += out.ids[i] == image_pad ? 1 : 0;
+        out.n_clip_pads += out.ids[i] == video_pad ? 1 : 0;
       }
       out.n_trained += out.is_trained[i];
     }
@@ -94,6 +96,7 @@ class Encoder {
   }
   void close(SampleText::Cut& cut) const {
     cut.n_images = out.n_images;
+    cut.n_clip_pads = out.n_clip_pads;
     cut.n_trained = out.n_trained;
   }
 
@@ -120,27 +123,30 @@ Status nothing_trained(const text::Rendered& rendered, const LabelRule& rule) {
 }  // namespace
 
 Result<SampleText> QwenVl::encode(const Sample& sample, std::vector<TurnRange>* turns) const {
-  STOKER_TRY(const text::Rendered rendered, template_.render(sample, {}));
+  STOKER_TRY(text::Rendered rendered, template_.render(sample, {}));
   if (profile_.dropped_roles == DroppedRoles::kError) STOKER_CHECKED(rendered.left_out);
   STOKER_TRY(const std::vector<std::uint8_t> trained, trained_chunks(rendered, sample, labels_));
+  STOKER_TRY(std::vector<std::vector<std::string>> times, clip_times(sample));
   Encoder encoder(
       *tokenizer_,
       {.line_feed = line_feed_, .vision = {image_pad_, video_pad_, vision_pad_, vision_start_, vision_end_}}, labels_,
       profile_.content_tokens == ContentTokens::kGuard);
   for (std::size_t i = 0; i < rendered.chunks.size(); ++i) {
-    const text::RenderedTurn& chunk = rendered.chunks[i];
+    text::RenderedTurn& chunk = rendered.chunks[i];
+    if (!times.empty()) {
+      const std::size_t n_shown =
+          write_clip_times(chunk, times, profile_.clip_text, profile_.content_tokens == ContentTokens::kRaw);
+      times.erase(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(n_shown));
+    }
     const auto begin = static_cast<std::int64_t>(encoder.out.ids.size());
     encoder.add(chunk, trained[i] != 0);
     if (turns != nullptr) {
       turns->push_back({chunk.turn, chunk.is_assistant, begin, static_cast<std::int64_t>(encoder.out.ids.size())});
     }
   }
-  encoder.finish(image_pad_);
+  encoder.finish(image_pad_, video_pad_);
   SampleText out = std::move(encoder.out);
-  if (out.n_images != static_cast<std::int32_t>(sample.media.size())) {
-    return Status(Reason::kMediaCount,
-                  fmt::format("rendered placeholders {}, images {}", out.n_images, sample.media.size()));
-  }
+  STOKER_CHECKED(check_media(sample, out));
   if (!encoder.has_answer || out.n_trained == 0) return nothing_trained(rendered, labels_);
   return out;
 }

@@ -1,6 +1,7 @@
 #include "model/qwen_vl/expand.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace stoker::qwen_vl {
 namespace {
@@ -16,14 +17,38 @@ class Writer {
     put(id, is_trained ? id : kIgnore, next_, next_, next_);
     ++next_;
   }
-  void image(std::int64_t pad, std::int64_t merged_h, std::int64_t merged_w) {
-    for (std::int64_t y = 0; y < merged_h; ++y) {
-      for (std::int64_t x = 0; x < merged_w; ++x) put(pad, kIgnore, next_, next_ + y, next_ + x);
-    }
+  void picture(std::int64_t pad, std::int64_t merged_h, std::int64_t merged_w) {
+    frame(pad, 0, merged_h, merged_w);
     next_ += std::max(merged_h, merged_w);
+  }
+  void clip(const ClipPlan& plan, const Expansion& how) {
+    const std::int64_t merged_h = plan.grid_h / how.merge;
+    const std::int64_t merged_w = plan.grid_w / how.merge;
+    std::int64_t last = 0;
+    for (std::int64_t i = 0; i < plan.grid_t; ++i) {
+      last = time_offset(i, plan, how);
+      frame(how.video_pad, last, merged_h, merged_w);
+    }
+    const std::int64_t side = std::max(merged_h, merged_w);
+    next_ += how.clip_positions == ClipPositions::kWholeSeconds ? std::max(side, last + 1) : side;
   }
 
  private:
+  static std::int64_t time_offset(std::int64_t i, const ClipPlan& plan, const Expansion& how) {
+    if (!how.has_time_in_positions) return i;
+    if (how.clip_positions == ClipPositions::kWholeSeconds) {
+      return static_cast<std::int64_t>(static_cast<double>(i * static_cast<std::int64_t>(plan.seconds_per_grid)) *
+                                       how.tokens_per_second);
+    }
+    // An integer tensor times a Python float: both as float32.
+    return static_cast<std::int64_t>(static_cast<float>(i) *
+                                     static_cast<float>(how.tokens_per_second * plan.seconds_per_grid));
+  }
+  void frame(std::int64_t pad, std::int64_t t, std::int64_t merged_h, std::int64_t merged_w) {
+    for (std::int64_t y = 0; y < merged_h; ++y) {
+      for (std::int64_t x = 0; x < merged_w; ++x) put(pad, kIgnore, next_ + t, next_ + y, next_ + x);
+    }
+  }
   void put(std::int64_t id, std::int64_t label, std::int64_t t, std::int64_t h, std::int64_t w) {
     to_.input_ids[n_] = id;
     to_.labels[n_] = label;
@@ -42,20 +67,33 @@ class Writer {
 
 }  // namespace
 
-std::int64_t expanded_length(const SampleText& text, std::span<const ImagePlan> images) {
+std::int64_t expanded_length(const SampleText& text, const SampleMedia& media) {
   auto n = static_cast<std::int64_t>(text.ids.size());
-  for (const ImagePlan& image : images) n += image.n_tokens - 1;
+  for (const ImagePlan& image : media.images) n += image.n_tokens - 1;
+  for (const ClipPlan& clip : media.clips) n += clip.n_tokens - clip.n_pads;
   return n;
 }
 
-void write_expanded(const SampleText& text, std::span<const ImagePlan> images, std::int32_t image_pad, int merge,
-                    const TokenSlots& to) {
+void write_expanded(const SampleText& text, const SampleMedia& media, const Expansion& how, const TokenSlots& to) {
   Writer writer(to);
   std::size_t image = 0;
+  std::size_t clip = 0;
+  std::int32_t pads_of_clip = 0;
   for (std::size_t i = 0; i < text.ids.size(); ++i) {
-    if (text.ids[i] == image_pad) {
-      writer.image(image_pad, images[image].grid_h / merge, images[image].grid_w / merge);
-      ++image;
+    if (text.ids[i] == how.image_pad && text.n_images > 0) {
+      const ImagePlan& plan = media.images[image++];
+      writer.picture(how.image_pad, plan.grid_h / how.merge, plan.grid_w / how.merge);
+    } else if (text.ids[i] == how.video_pad && text.n_clip_pads > 0) {
+      const ClipPlan& plan = media.clips[clip];
+      if (plan.n_pads == 1 && plan.grid_t != 1) {
+        writer.clip(plan, how);
+      } else {
+        writer.picture(how.video_pad, plan.grid_h / how.merge, plan.grid_w / how.merge);
+      }
+      if (++pads_of_clip == plan.n_pads) {
+        ++clip;
+        pads_of_clip = 0;
+      }
     } else {
       writer.text(text.ids[i], text.is_trained[i] != 0);
     }

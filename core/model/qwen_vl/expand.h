@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <span>
 
+#include "model/profile.h"
 #include "model/qwen_vl/sample_text.h"
 
 namespace stoker::qwen_vl {
@@ -15,17 +16,34 @@ struct TokenSlots {
   std::int64_t position_stride = 0;  ///< elements between rows
 };
 
+/// The media of a sample, each kind in reading order.
+struct SampleMedia {
+  std::span<const ImagePlan> images;
+  std::span<const ClipPlan> clips;
+};
+
+/// How placeholders are expanded.
+struct Expansion {
+  std::int32_t image_pad = 0;
+  std::int32_t video_pad = 0;
+  int merge = 2;
+  ClipPositions clip_positions = ClipPositions::kFractionalSeconds;
+  bool has_time_in_positions = false;  ///< t advances by tokens_per_second inside a clip, else by 1 per patch
+  double tokens_per_second = 1;
+};
+
 /// Tokens of a sample with its placeholders expanded.
-std::int64_t expanded_length(const SampleText& text, std::span<const ImagePlan> images);
+std::int64_t expanded_length(const SampleText& text, const SampleMedia& media);
 
 /// Writes ids, labels (-100 where not trained, never on a placeholder) and positions of one sample, its first at 0.
 ///
 /// Position rows: the plain count, then M-RoPE t, h, w: a text token advances all three; an image of (grid_h, grid_w)
-/// patches takes (cur, cur + y, cur + x) for merged cell (y, x) and then cur is one more than the largest.
-/// @param images  As many as `text.n_images`, in reading order.
-/// Source: transformers 5.18.0, models/qwen3_vl/modeling_qwen3_vl.py, get_rope_index; for images all Qwen-VL
-/// generations agree.
-void write_expanded(const SampleText& text, std::span<const ImagePlan> images, std::int32_t image_pad, int merge,
-                    const TokenSlots& to);
+/// patches takes (cur, cur + y, cur + x) for merged cell (y, x) and then cur is one more than the largest. A video pad
+/// that stands for one temporal patch is treated as an image; one that stands for a whole clip takes (cur + offset(i),
+/// cur + y, cur + x) in temporal patch i, offsets and the next cur as ClipPositions says.
+/// @param media  As many images as `text.n_images`; clips whose `n_pads` add up to `text.n_clip_pads`.
+/// Source: transformers 5.18.0 and 4.57.3, get_rope_index in models/qwen2_vl/modeling_qwen2_vl.py,
+/// models/qwen2_5_vl/modeling_qwen2_5_vl.py, models/qwen3_vl/modeling_qwen3_vl.py.
+void write_expanded(const SampleText& text, const SampleMedia& media, const Expansion& how, const TokenSlots& to);
 
 }  // namespace stoker::qwen_vl

@@ -1,99 +1,130 @@
 #include "model/qwen_vl/processor_config.h"
 
 #include <fmt/format.h>
-#include <simdjson.h>
 
+#include <optional>
+#include <string>
 #include <string_view>
+
+#include "model/json_fields.h"
 
 namespace stoker::qwen_vl {
 namespace {
 
-using simdjson::dom::element;
-using simdjson::dom::object;
+constexpr std::int64_t kMostPixels = std::int64_t{1} << 40;
+constexpr double kReleasedTokensPerSecond = 2;  // of every released Qwen2.5-VL
 
-/// Reads the fields of one config file; the first that does not fit becomes the status.
-class Fields {
- public:
-  Fields(object root, std::string file) : root_(root), file_(std::move(file)) {}
-
-  bool has(std::string_view key) const {
-    element e;
-    return root_[key].get(e) == simdjson::SUCCESS && !e.is_null();
-  }
-  void integer(std::string_view key, std::int64_t least, std::int64_t most, auto& out) {
-    if (!has(key)) return;  // the class defaults of the reference are ours
-    std::int64_t value = 0;
-    if (root_[key].get(value) != simdjson::SUCCESS || value < least || value > most) {
-      fail(key, fmt::format("is no integer from {} to {}", least, most));
-      return;
+/// What image and clip configs have in common.
+Status read_common(JsonFields& fields, ProcessorConfig& geometry, PixelLimits& limits, std::array<double, 3>& mean,
+                   std::array<double, 3>& std, double& rescale) {
+  fields.integer("patch_size", 2, 64, geometry.patch);
+  fields.integer("merge_size", 1, 8, geometry.merge);
+  fields.integer("temporal_patch_size", 1, 8, geometry.temporal_patch);
+  if (auto size = fields.child("size")) {
+    for (const char* edge : {"shortest_edge", "longest_edge"}) {
+      if (!size->has(edge) && !fields.has(std::string_view(edge) == "shortest_edge" ? "min_pixels" : "max_pixels")) {
+        size->fail(edge, "is missing: a size gives both, as pixel counts");
+      }
     }
-    out = static_cast<std::remove_reference_t<decltype(out)>>(value);
+    size->integer("shortest_edge", 1, kMostPixels, limits.min_pixels);
+    size->integer("longest_edge", 1, kMostPixels, limits.max_pixels);
+    STOKER_CHECKED(size->status());
   }
-  void triple(std::string_view key, std::array<double, 3>& out) {
-    if (!has(key)) return;
-    simdjson::dom::array values;
-    if (root_[key].get(values) != simdjson::SUCCESS || values.size() != 3)
-      return fail(key, "is no list of three numbers");
-    for (std::size_t i = 0; i < 3; ++i) {
-      if (values.at(i).get(out[i]) != simdjson::SUCCESS) return fail(key, "is no list of three numbers");
-    }
+  fields.integer("min_pixels", 1, kMostPixels, limits.min_pixels);
+  fields.integer("max_pixels", 1, kMostPixels, limits.max_pixels);
+  fields.triple("image_mean", mean);
+  fields.triple("image_std", std);
+  fields.number("rescale_factor", rescale);
+  for (const char* key : {"do_resize", "do_rescale", "do_normalize"}) fields.must_be_true(key);
+  int resample = 3;
+  fields.integer("resample", 0, 5, resample);
+  if (resample != 3) fields.fail("resample", "must be 3 (bicubic)");
+  if (limits.min_pixels > limits.max_pixels) fields.fail("size", "has its minimum above its maximum");
+  for (const double s : std) {
+    if (!(s > 0)) fields.fail("image_std", "must be above 0");
   }
-  void number(std::string_view key, double& out) {
-    if (has(key) && root_[key].get(out) != simdjson::SUCCESS) fail(key, "is no number");
-  }
-  void must_be_true(std::string_view key) {
-    bool value = true;
-    if (has(key) && (root_[key].get(value) != simdjson::SUCCESS || !value))
-      fail(key, "must be true: this engine always does it");
-  }
-  void fail(std::string_view key, std::string_view why) {
-    if (status_.ok()) status_ = Status(Reason::kModelFolder, fmt::format("{}: \"{}\" {}", file_, key, why));
-  }
-  Status status() const { return status_; }
+  if (!(rescale > 0)) fields.fail("rescale_factor", "must be above 0");
+  return fields.status();
+}
 
- private:
-  object root_;
-  std::string file_;
-  Status status_;
+/// One of the configs that a folder may have: an object inside processor_config.json, or a file of its own.
+struct Found {
+  std::optional<JsonFile> file;
+  std::optional<JsonFields> fields;
 };
+
+Result<Found> find(const std::filesystem::path& folder, std::string_view nested,
+                   std::initializer_list<const char*> own_files) {
+  std::error_code ignored;
+  Found found;
+  if (std::filesystem::exists(folder / "processor_config.json", ignored)) {
+    STOKER_TRY(found.file, JsonFile::open(folder / "processor_config.json"));
+    JsonFields root = found.file->fields();
+    found.fields = root.child(nested);
+    STOKER_CHECKED(root.status());
+    if (found.fields) return found;
+  }
+  for (const char* name : own_files) {
+    if (!std::filesystem::exists(folder / name, ignored)) continue;
+    STOKER_TRY(found.file, JsonFile::open(folder / name));
+    found.fields = found.file->fields();
+    return found;
+  }
+  return Status(
+      Reason::kModelFolder,
+      fmt::format("{} has no preprocessor_config.json, and no processor_config.json with \"{}\" in it: one of "
+                  "them says how pictures are prepared; both are saved with the processor",
+                  folder.string(), nested));
+}
+
+Status check_geometry(JsonFields& fields, std::string_view key, int expected, std::string_view other) {
+  int found = expected;
+  fields.integer(key, 1, 1024, found);
+  if (found != expected) fields.fail(key, fmt::format("is {}, but {} says {}", found, other, expected));
+  return fields.status();
+}
+
+Status read_model(const std::filesystem::path& folder, const Family& family, FolderConfig& config) {
+  std::error_code ignored;
+  config.tokens_per_second = family.has_time_in_positions ? kReleasedTokensPerSecond : 1;
+  if (!std::filesystem::exists(folder / "config.json", ignored)) return {};
+  STOKER_TRY(const JsonFile file, JsonFile::open(folder / "config.json"));
+  JsonFields root = file.fields();
+  auto vision = root.child("vision_config");
+  STOKER_CHECKED(root.status());
+  config.tokens_per_second = family.tokens_per_second;
+  if (!vision) return {};
+  STOKER_CHECKED(check_geometry(*vision, "patch_size", config.image.patch, "the image processor's config"));
+  STOKER_CHECKED(check_geometry(*vision, "spatial_merge_size", config.image.merge, "the image processor's config"));
+  STOKER_CHECKED(
+      check_geometry(*vision, "temporal_patch_size", config.image.temporal_patch, "the image processor's config"));
+  if (family.has_time_in_positions) vision->number("tokens_per_second", config.tokens_per_second);
+  return vision->status();
+}
 
 }  // namespace
 
-Result<ProcessorConfig> load_processor_config(const std::filesystem::path& folder) {
-  const std::string file = (folder / "preprocessor_config.json").string();
-  simdjson::dom::parser parser;
-  object root;
-  if (const auto error = parser.load(file).get(root); error != simdjson::SUCCESS) {
-    return Status(Reason::kModelFolder, fmt::format("{}: {}", file, simdjson::error_message(error)));
+Result<FolderConfig> load_folder_config(const std::filesystem::path& folder, const Family& family) {
+  FolderConfig config;
+  STOKER_TRY(Found image, find(folder, "image_processor", {"preprocessor_config.json"}));
+  STOKER_CHECKED(read_common(*image.fields, config.image, config.image.limits, config.image.mean, config.image.std,
+                             config.image.rescale));
+  config.clip = family.clip_defaults;
+  STOKER_TRY(Found clip,
+             find(folder, "video_processor", {"video_preprocessor_config.json", "preprocessor_config.json"}));
+  ProcessorConfig geometry = config.image;
+  STOKER_CHECKED(
+      read_common(*clip.fields, geometry, config.clip.limits, config.clip.mean, config.clip.std, config.clip.rescale));
+  if (geometry.patch != config.image.patch || geometry.merge != config.image.merge ||
+      geometry.temporal_patch != config.image.temporal_patch) {
+    clip.fields->fail("patch_size", "and merge_size and temporal_patch_size must be the image processor's");
   }
-  ProcessorConfig config;
-  constexpr std::int64_t kMostPixels = std::int64_t{1} << 31;
-  Fields fields(root, file);
-  fields.integer("patch_size", 2, 64, config.patch);
-  fields.integer("merge_size", 1, 8, config.merge);
-  fields.integer("temporal_patch_size", 1, 8, config.temporal_patch);
-  if (fields.has("size")) {
-    object size;
-    if (root["size"].get(size) != simdjson::SUCCESS) {
-      fields.fail("size", "is no object");
-    } else {
-      Fields edges(size, file + ": size");
-      edges.integer("shortest_edge", 1, kMostPixels, config.limits.min_pixels);
-      edges.integer("longest_edge", 1, kMostPixels, config.limits.max_pixels);
-      STOKER_CHECKED(edges.status());
-    }
-  }
-  fields.integer("min_pixels", 1, kMostPixels, config.limits.min_pixels);
-  fields.integer("max_pixels", 1, kMostPixels, config.limits.max_pixels);
-  fields.triple("image_mean", config.mean);
-  fields.triple("image_std", config.std);
-  fields.number("rescale_factor", config.rescale);
-  for (const char* key : {"do_resize", "do_rescale", "do_normalize"}) fields.must_be_true(key);
-  std::int64_t resample = 3;
-  fields.integer("resample", 0, 5, resample);
-  if (resample != 3) fields.fail("resample", "must be 3 (bicubic)");
-  if (config.limits.min_pixels > config.limits.max_pixels) fields.fail("size", "has its minimum above its maximum");
-  STOKER_CHECKED(fields.status());
+  clip.fields->number("fps", config.clip.fps);
+  clip.fields->integer("min_frames", 1, 1 << 20, config.clip.min_frames);
+  clip.fields->integer("max_frames", 1, 1 << 20, config.clip.max_frames);
+  clip.fields->integer("max_video_tokens", 1, kMostPixels, config.clip.max_video_tokens);
+  STOKER_CHECKED(clip.fields->status());
+  STOKER_CHECKED(read_model(folder, family, config));
   return config;
 }
 

@@ -1,29 +1,30 @@
 #pragma once
 
-#include <array>
 #include <filesystem>
 
 #include "base/result.h"
-#include "model/qwen_vl/smart_resize.h"
+#include "model/qwen_vl/family.h"
 
 namespace stoker::qwen_vl {
 
-/// What a checkpoint's image processor config says, as far as preprocessing depends on it.
-struct ProcessorConfig {
-  int patch = 16;
-  int merge = 2;
-  int temporal_patch = 2;
-  PixelLimits limits;
-  std::array<double, 3> mean = {0.5, 0.5, 0.5};
-  std::array<double, 3> std = {0.5, 0.5, 0.5};
-  double rescale = 1.0 / 255.0;
-
-  int factor() const { return patch * merge; }
+/// Everything that a checkpoint folder's configs say and preprocessing depends on.
+struct FolderConfig {
+  ProcessorConfig image;
+  ClipConfig clip;
+  double tokens_per_second = 1;
 };
 
-/// Reads preprocessor_config.json in a checkpoint folder. `min_pixels` and `max_pixels` override `size`, whose "edges"
-/// are pixel counts.
-/// @return MODEL_FOLDER naming the file and the field that is missing or does not fit.
-Result<ProcessorConfig> load_processor_config(const std::filesystem::path& folder);
+/// Reads them as transformers does, 4.57.3 and 5.18.0 alike; where a file is silent the class's default holds:
+///
+/// - images: "image_processor" of processor_config.json, else preprocessor_config.json;
+/// - clips: "video_processor" of processor_config.json, else video_preprocessor_config.json, else
+///   preprocessor_config.json, whose limits are then those of clips, too;
+/// - `min_pixels` and `max_pixels` override `size`, whose "edges" are pixel counts;
+/// - config.json, if there, must have the same patch sizes, and gives vision_config.tokens_per_second. Without it the
+///   rate of the released checkpoints is taken.
+///
+/// @return MODEL_FOLDER naming the file, and the field that is missing or does not fit.
+/// Source: transformers 5.18.0, image_processing_base.py and video_processing_utils.py, get_*_processor_dict.
+Result<FolderConfig> load_folder_config(const std::filesystem::path& folder, const Family& family);
 
 }  // namespace stoker::qwen_vl

@@ -5,24 +5,37 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <numeric>
 #include <utility>
 #include <vector>
 
 #include "base/hash.h"
+#include "model/families.h"
+#include "model/qwen_vl/clip_text.h"
 
 namespace stoker::qwen_vl {
+namespace {
+
+PixelLimits requested_limits(PixelLimits limits, const SizeRequest& request) {
+  if (request.min_pixels > 0) limits.min_pixels = request.min_pixels;
+  if (request.max_pixels > 0) limits.max_pixels = request.max_pixels;
+  return limits;
+}
+
+SizePx requested_size(SizePx own, const SizeRequest& request) {
+  return request.resized.height > 0 && request.resized.width > 0 ? request.resized : own;
+}
+
+}  // namespace
 
 Result<std::shared_ptr<const QwenVl>> QwenVl::load(const std::filesystem::path& folder, const Profile& profile,
                                                    const TextOptions& options) {
-  std::error_code ignored;
-  if (!std::filesystem::is_directory(folder, ignored)) {
-    return Status(Reason::kModelFolder,
-                  fmt::format("{} is no folder; `model` names a checkpoint folder on this machine", folder.string()));
-  }
-  STOKER_TRY(ProcessorConfig config, load_processor_config(folder));
+  STOKER_TRY(const Family* family, family_of(folder));
+  STOKER_TRY(const FolderConfig config, load_folder_config(folder, *family));
   STOKER_TRY(auto tokenizer, text::Tokenizer::load(folder / "tokenizer.json"));
   STOKER_TRY(auto chat_template, text::ChatTemplate::load(folder, options.engine, options.make_renderer));
-  std::shared_ptr<QwenVl> model(new QwenVl(config, tokenizer, std::move(chat_template), profile, options.labels));
+  std::shared_ptr<QwenVl> model(
+      new QwenVl(*family, config, tokenizer, std::move(chat_template), profile, options.labels));
   const std::array<std::pair<const char*, std::int32_t*>, 8> wanted = {{{"<|image_pad|>", &model->image_pad_},
                                                                         {"<|video_pad|>", &model->video_pad_},
                                                                         {"<|vision_pad|>", &model->vision_pad_},
@@ -40,9 +53,10 @@ Result<std::shared_ptr<const QwenVl>> QwenVl::load(const std::filesystem::path& 
   return std::shared_ptr<const QwenVl>(std::move(model));
 }
 
-QwenVl::QwenVl(ProcessorConfig config, std::shared_ptr<const text::Tokenizer> tokenizer,
+QwenVl::QwenVl(const Family& family, FolderConfig config, std::shared_ptr<const text::Tokenizer> tokenizer,
                text::ChatTemplate chat_template, const Profile& profile, const LabelRule& labels)
-    : config_(config),
+    : family_(family),
+      config_(config),
       tokenizer_(std::move(tokenizer)),
       template_(std::move(chat_template)),
       profile_(profile),
@@ -51,63 +65,203 @@ QwenVl::QwenVl(ProcessorConfig config, std::shared_ptr<const text::Tokenizer> to
   digest.add(tokenizer_->fingerprint());
   digest.add(template_.fingerprint());
   digest.add_int(template_.is_native() ? 1 : 0);
-  for (const std::int64_t n :
-       {std::int64_t{config_.patch}, std::int64_t{config_.merge}, std::int64_t{config_.temporal_patch},
-        config_.limits.min_pixels, config_.limits.max_pixels}) {
+  const ProcessorConfig& image = config_.image;
+  const ClipConfig& clip = config_.clip;
+  digest.add(family_.name);
+  for (const std::int64_t n : {std::int64_t{image.patch}, std::int64_t{image.merge}, std::int64_t{image.temporal_patch},
+                               image.limits.min_pixels, image.limits.max_pixels, clip.limits.min_pixels,
+                               clip.limits.max_pixels, clip.max_video_tokens}) {
     digest.add_int(n);
   }
-  for (const double x : config_.mean) digest.add(&x, sizeof x);
-  for (const double x : config_.std) digest.add(&x, sizeof x);
-  digest.add(&config_.rescale, sizeof config_.rescale);
+  for (const auto* triple : {&image.mean, &image.std, &clip.mean, &clip.std}) {
+    for (const double x : *triple) digest.add(&x, sizeof x);
+  }
+  for (const double x : {image.rescale, clip.rescale, config_.tokens_per_second}) digest.add(&x, sizeof x);
   digest.add(profile_.facts());
   fingerprint_ = digest.hex();
 }
 
-Result<ImagePlan> QwenVl::plan_image(SizePx size) const {
-  STOKER_TRY(const SizePx target, smart_resize(size, config_.factor(), config_.limits));
+Result<std::vector<std::vector<std::string>>> QwenVl::clip_times(const Sample& sample) const {
+  std::vector<std::vector<std::string>> out;
+  for (const MediaRef& media : sample.media) {
+    if (media.kind != MediaKind::kVideo) continue;
+    if (media.frames.empty()) {
+      return Status(
+          Reason::kMediaUnsupported,
+          fmt::format("{}: video files are not decoded by this version; give the clip as a list of its frames",
+                      media.reference));
+    }
+    if (family_.clip_tokens != ClipTokens::kBlockPerTime) continue;
+    const ClipTimes times =
+        times_of(static_cast<std::int64_t>(media.frames.size()), media.frames_per_s, media.source_frames_per_s);
+    std::vector<std::string>& texts = out.emplace_back();
+    for (const double s : seconds_of_patches(times, config_.image.temporal_patch)) texts.push_back(timestamp_text(s));
+  }
+  return out;
+}
+
+Status QwenVl::check_media(const Sample& sample, const SampleText& text) const {
+  std::int32_t n_images = 0;
+  std::int32_t n_clips = 0;
+  std::int32_t n_clip_pads = 0;
+  for (const MediaRef& media : sample.media) {
+    if (media.kind == MediaKind::kImage) {
+      ++n_images;
+      continue;
+    }
+    ++n_clips;
+    n_clip_pads += family_.clip_tokens == ClipTokens::kBlockPerTime
+                       ? grid_t_of(static_cast<std::int64_t>(media.frames.size()))
+                       : 1;
+  }
+  if (text.n_images != n_images) {
+    return {Reason::kMediaCount, fmt::format("rendered placeholders {}, images {}", text.n_images, n_images)};
+  }
+  if (text.n_clip_pads != n_clip_pads) {
+    return {Reason::kMediaCount, fmt::format("rendered placeholders of clips {}, where the row's {} clips make {}",
+                                             text.n_clip_pads, n_clips, n_clip_pads)};
+  }
+  return {};
+}
+
+std::int32_t QwenVl::grid_t_of(std::int64_t n_frames) const {
+  const std::int64_t tau = config_.image.temporal_patch;
+  return static_cast<std::int32_t>((n_frames + tau - 1) / tau);
+}
+
+Expansion QwenVl::expansion() const {
+  return {.image_pad = image_pad_,
+          .video_pad = video_pad_,
+          .merge = config_.image.merge,
+          .clip_positions = profile_.clip_positions,
+          .has_time_in_positions = family_.has_time_in_positions,
+          .tokens_per_second = config_.tokens_per_second};
+}
+
+SizeRequest request_of(const MediaRef& media) {
+  return {.min_pixels = media.min_pixels,
+          .max_pixels = media.max_pixels,
+          .total_pixels = media.total_pixels,
+          .resized = {media.resized_height_px, media.resized_width_px}};
+}
+
+Result<ImagePlan> QwenVl::plan_image(SizePx size, const SizeRequest& request) const {
+  const ProcessorConfig& config = config_.image;
+  SizePx target;
+  if (profile_.image_size == ImageSizeRule::kQwenVlUtils) {
+    STOKER_TRY(target, qwen_vl_utils_image_size(size, config.factor(), request));
+  } else {
+    STOKER_TRY(target,
+               smart_resize(requested_size(size, request), config.factor(), requested_limits(config.limits, request)));
+  }
   ImagePlan plan{.height_px = target.height,
                  .width_px = target.width,
-                 .grid_h = target.height / config_.patch,
-                 .grid_w = target.width / config_.patch};
-  plan.n_tokens = static_cast<std::int32_t>(plan.n_patches() / (config_.merge * config_.merge));
+                 .grid_h = target.height / config.patch,
+                 .grid_w = target.width / config.patch};
+  plan.n_tokens = static_cast<std::int32_t>(plan.n_patches() / (config.merge * config.merge));
   return plan;
 }
 
-SampleText QwenVl::dummy_text(bool with_image) const {
+ClipTimes QwenVl::times_of(std::int64_t n_frames, double frames_per_s, double source_frames_per_s) const {
+  const double rate = frames_per_s > 0 ? frames_per_s : profile_.frames_per_s_if_unknown;
+  const bool is_qvu = profile_.clip_size == ClipSizeRule::kQwenVlUtils;
+  if (is_qvu) n_frames += n_frames % 2;  // made even by the last picture, whose number then counts on
+  ClipTimes times{.frames = std::vector<std::int64_t>(static_cast<std::size_t>(n_frames)),
+                  .fps = rate,
+                  .total_frames = static_cast<double>(n_frames)};
+  std::iota(times.frames.begin(), times.frames.end(), std::int64_t{0});
+  if (is_qvu) {
+    times.fps = source_frames_per_s > 0 ? source_frames_per_s : rate;
+    times.total_frames = static_cast<double>(n_frames) / rate * times.fps;
+  }
+  return times;
+}
+
+Result<ClipPlan> QwenVl::plan_clip(const ClipRequest& clip) const {
+  const ProcessorConfig& config = config_.image;
+  ClipPlan plan{.n_frames = static_cast<std::int32_t>(clip.n_frames)};
+  SizePx target;
+  if (profile_.clip_size == ClipSizeRule::kQwenVlUtils) {
+    STOKER_TRY(const QwenVlUtilsSizes sizes,
+               qwen_vl_utils_clip_size(clip.n_frames, clip.frame, config.factor(), clip.size));
+    plan.first_height_px = sizes.first.height;
+    plan.first_width_px = sizes.first.width;
+    target = sizes.second;
+  } else {
+    const ClipSizing sizing{.factor = config.factor(),
+                            .temporal_patch = config.temporal_patch,
+                            .limits = requested_limits(config_.clip.limits, clip.size),
+                            .max_video_tokens = config_.clip.max_video_tokens,
+                            .is_capped = profile_.is_clip_capped_per_frame};
+    STOKER_TRY(target,
+               clip_size(family_, profile_.clip_size, clip.n_frames, requested_size(clip.frame, clip.size), sizing));
+  }
+  plan.height_px = target.height;
+  plan.width_px = target.width;
+  plan.grid_t = grid_t_of(clip.n_frames);
+  plan.grid_h = target.height / config.patch;
+  plan.grid_w = target.width / config.patch;
+  plan.n_pads = family_.clip_tokens == ClipTokens::kBlockPerTime ? plan.grid_t : 1;
+  plan.n_tokens = static_cast<std::int32_t>(plan.n_patches() / (config.merge * config.merge));
+  if (family_.has_time_in_positions) {
+    plan.seconds_per_grid =
+        seconds_per_grid(times_of(clip.n_frames, clip.frames_per_s, clip.source_frames_per_s), config.temporal_patch);
+  }
+  return plan;
+}
+
+SampleText QwenVl::dummy_text(bool with_image, bool with_clip) const {
   SampleText text;
-  text.ids = with_image ? std::vector<std::int32_t>{vision_start_, image_pad_, vision_end_}
-                        : std::vector<std::int32_t>{end_of_text_};
+  auto show = [&](std::int32_t pad) {
+    for (const std::int32_t id : {vision_start_, pad, vision_end_}) text.ids.push_back(id);
+  };
+  if (with_image) show(image_pad_);
+  if (with_clip) show(video_pad_);
+  if (text.ids.empty()) text.ids.push_back(end_of_text_);
   text.is_trained.assign(text.ids.size(), 0);
   text.n_images = with_image ? 1 : 0;
+  text.n_clip_pads = with_clip ? 1 : 0;
   return text;
 }
 
-PackShape QwenVl::dummy_shape(bool with_image) const {
-  const int n_images = with_image ? 1 : 0;
-  return {.tokens = with_image ? 3 : 1,
+PackShape QwenVl::dummy_shape(bool with_image, bool with_clip) const {
+  const std::int64_t merged = std::int64_t{config_.image.merge} * config_.image.merge;
+  return {.tokens = static_cast<std::int64_t>(dummy_text(with_image, with_clip).ids.size()),
           .samples = 1,
-          .images = n_images,
-          .patches = n_images * config_.merge * config_.merge,
-          .patch = config_.patch};
+          .images = with_image ? 1 : 0,
+          .patches = with_image ? merged : 0,
+          .clips = with_clip ? 1 : 0,
+          .clip_patches = with_clip ? merged : 0,
+          .patch = config_.image.patch,
+          .temporal_patch = config_.image.temporal_patch};
 }
 
 void QwenVl::write_dummy(const PackView& view, const SampleExtent& at, std::int64_t stride) const {
   const bool with_image = at.image_end > at.image_begin;
-  const ImagePlan image{.height_px = config_.factor(),
-                        .width_px = config_.factor(),
-                        .grid_h = config_.merge,
-                        .grid_w = config_.merge,
+  const bool with_clip = at.clip_end > at.clip_begin;
+  const int merge = config_.image.merge;
+  const ImagePlan image{.height_px = config_.image.factor(),
+                        .width_px = config_.image.factor(),
+                        .grid_h = merge,
+                        .grid_w = merge,
                         .n_tokens = 1};
+  const ClipPlan clip{.n_frames = 1, .grid_t = 1, .grid_h = merge, .grid_w = merge, .n_pads = 1, .n_tokens = 1};
   write_expanded(
-      dummy_text(with_image), {&image, with_image ? 1U : 0U}, image_pad_, config_.merge,
+      dummy_text(with_image, with_clip), {{&image, with_image ? 1U : 0U}, {&clip, with_clip ? 1U : 0U}}, expansion(),
       {view.input_ids + at.token_begin, view.labels + at.token_begin, view.position_ids + at.token_begin, stride});
-  if (with_image) {
-    std::int64_t* const grid = view.image_grid_thw + 3 * at.image_begin;
+  const PackShape patch{.patch = config_.image.patch, .temporal_patch = config_.image.temporal_patch};
+  auto write = [&](std::int64_t* grid, std::uint8_t* patches, std::int64_t n_patches, std::int64_t n_bytes) {
     grid[0] = 1;
-    grid[1] = grid[2] = config_.merge;
-    const std::int64_t n_bytes = PackShape{.patch = config_.patch}.patch_bytes();
-    std::memset(view.image_patches + at.patch_begin * n_bytes, 255,
-                static_cast<std::size_t>((at.patch_end - at.patch_begin) * n_bytes));
+    grid[1] = grid[2] = merge;
+    std::memset(patches, 255, static_cast<std::size_t>(n_patches * n_bytes));
+  };
+  if (with_image) {
+    write(view.image_grid_thw + 3 * at.image_begin, view.image_patches + at.patch_begin * patch.patch_bytes(),
+          at.patch_end - at.patch_begin, patch.patch_bytes());
+  }
+  if (with_clip) {
+    write(view.video_grid_thw + 3 * at.clip_begin, view.video_patches + at.clip_patch_begin * patch.clip_patch_bytes(),
+          at.clip_patch_end - at.clip_patch_begin, patch.clip_patch_bytes());
   }
 }
 

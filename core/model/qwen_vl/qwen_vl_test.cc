@@ -83,9 +83,10 @@ TEST(Expand, PositionsOfText_Image_Text) {
   const std::int32_t pad = 99;
   const SampleText text{.ids = {1, 2, pad, 3, 4}, .is_trained = {0, 0, 0, 0, 1}, .n_images = 1, .n_trained = 1};
   const ImagePlan image{.height_px = 64, .width_px = 96, .grid_h = 4, .grid_w = 6, .n_tokens = 6};
-  ASSERT_EQ(expanded_length(text, {&image, 1}), 10);
+  ASSERT_EQ(expanded_length(text, {{&image, 1}, {}}), 10);
   std::vector<std::int64_t> ids(10), labels(10), positions(40);
-  write_expanded(text, {&image, 1}, pad, 2, {ids.data(), labels.data(), positions.data(), 10});
+  write_expanded(text, {{&image, 1}, {}}, {.image_pad = pad, .merge = 2},
+                 {ids.data(), labels.data(), positions.data(), 10});
   EXPECT_EQ(ids, (std::vector<std::int64_t>{1, 2, 99, 99, 99, 99, 99, 99, 3, 4}));
   EXPECT_EQ(labels, (std::vector<std::int64_t>{-100, -100, -100, -100, -100, -100, -100, -100, -100, 4}));
   EXPECT_EQ(positions, (std::vector<std::int64_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9,  //

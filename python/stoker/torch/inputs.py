@@ -19,7 +19,7 @@ def packed(batch: Batch) -> dict[str, Any]:
 
     Returns:
         Views without a copy: input_ids (1, T), labels (1, T), position_ids (4, 1, T); with pictures image_patches (P,
-        3, p, p) uint8 and image_grid_thw (k, 3). No attention mask: a model that is given one no longer looks for the
+        3, p, p) uint8 and image_grid_thw (k, 3), with clips video_patches (V, 3, t, p, p) and video_grid_thw. No attention mask: a model that is given one no longer looks for the
         restarts.
     """
     return {
@@ -57,9 +57,10 @@ def padded(batch: Batch, *, pad_token_id: int, pad_to_multiple_of: int = 1) -> d
 
 
 def _media(batch: Batch) -> dict[str, Any]:
-    if not batch.image_grid_thw:
-        return {}  # absent, never empty: the vision tower fails on nothing
-    return {name: _view(batch, name) for name in ("image_patches", "image_grid_thw")}
+    # Absent, never empty: the vision tower fails on nothing.
+    names = [f"image_{part}" for part in ("patches", "grid_thw") if batch.image_grid_thw]
+    names += [f"video_{part}" for part in ("patches", "grid_thw") if batch.video_grid_thw]
+    return {name: _view(batch, name) for name in names}
 
 
 def _view(batch: Batch, name: str) -> Any:

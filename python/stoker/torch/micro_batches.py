@@ -46,7 +46,7 @@ class Batches:
         self._dtype = dtype
         self._is_on_host = device.type == "cpu"
         self._copy = None if self._is_on_host else SideStreamCopy(device, loader.add_wait)
-        self._normalisation: Normalisation | None = None  # asks the loader, which waits until it is open
+        self._normalisations: dict[str, Normalisation] | None = None  # asks the loader, which waits until it is open
 
     def __iter__(self) -> Iterator[TorchBatch]:
         """Yields micro-batches; as with the loader, nothing happens before the first is asked for."""
@@ -69,12 +69,16 @@ class Batches:
 
     def _finish(self, tensors: dict[str, Any]) -> dict[str, Any]:
         """Replaces the patches by pixels, where the tensors are."""
-        if "image_patches" not in tensors:
-            return tensors
-        if self._normalisation is None:
-            self._normalisation = Normalisation.of(self._loader)
         out = dict(tensors)
-        out["pixel_values"] = expand(out.pop("image_patches"), self._normalisation, dtype=self._dtype)
+        for patches, pixels in (("image_patches", "pixel_values"), ("video_patches", "pixel_values_videos")):
+            if patches not in out:
+                continue
+            if self._normalisations is None:
+                self._normalisations = {
+                    "image_patches": Normalisation.of(self._loader),
+                    "video_patches": Normalisation.of_clips(self._loader),
+                }
+            out[pixels] = expand(out.pop(patches), self._normalisations[patches], dtype=self._dtype)
         return out
 
 
@@ -92,7 +96,7 @@ def batches(
 
     ``inputs`` of a batch with T tokens, k images of P patches: input_ids and labels int64 (1, T), labels unshifted;
     position_ids int64 (4, 1, T); pixel_values (P, 3 * t * p * p) and image_grid_thw int64 (k, 3) only if there are
-    images; ``use_cache=False``, since with a cache transformers does not see where a sample ends. There is no attention
+    images, and the same of clips as pixel_values_videos and video_grid_thw; ``use_cache=False``, since with a cache transformers does not see where a sample ends. There is no attention
     mask for the same reason. In the padded form ids and labels are (B, L) with an attention_mask, positions (4, B, L).
 
     On the host ids, labels, positions and grids are the engine's memory itself, not copies: they must not be written
@@ -143,4 +147,5 @@ def _copied(layout: Layout) -> Layout:
         max_seqlen=layout.max_seqlen,
         sample_ids=np.copy(layout.sample_ids),
         image_counts=np.copy(layout.image_counts),
+        video_counts=np.copy(layout.video_counts),
     )

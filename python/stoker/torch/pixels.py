@@ -45,6 +45,13 @@ class Normalisation:
             backend="pil" if is_pil else "torchvision",
         )
 
+    @classmethod
+    def of_clips(cls, loader: Loader) -> Self:
+        """The normalisation of the loader's video processor, which is torchvision's under every reference."""
+        mean, std, rescale = loader.clip_normalisation
+        temporal_patch = loader.normalisation[5]
+        return cls(mean=tuple(mean), std=tuple(std), rescale=rescale, temporal_patch=temporal_patch)
+
     def table(self) -> Any:
         """What each level becomes in each channel: float32 (channels, 256).
 
