@@ -1,4 +1,4 @@
-"""The golden conversations without clips, as rows and pictures that a loader can read."""
+"""The golden conversations, as rows and pictures that a loader can read."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ def load(name: str) -> list[dict[str, Any]]:
 
 
 SAMPLES = load("end_to_end.json")
-WITHOUT_CLIPS = [i for i, sample in enumerate(SAMPLES) if not sample["video_grid_thw"]]
-PACKS = [pack for pack in load("packs.json") if set(pack["samples"]) <= set(WITHOUT_CLIPS)]
+ALL = list(range(len(SAMPLES)))
+WITHOUT_CLIPS = [i for i in ALL if not SAMPLES[i]["video_grid_thw"]]
+PACKS = load("packs.json")
 
 
 # Golden 4 ends with an empty answer. The loader takes no row in which nobody answers, so a turn is put behind it, and
@@ -73,6 +74,12 @@ def write_rows(folder: Path, numbers: Sequence[int]) -> Path:
 def _part(folder: Path, part: dict[str, Any]) -> dict[str, Any]:
     if part["type"] == "text":
         return part
+    if part["type"] == "video":
+        names = []
+        for i, frame in enumerate(recipes.clip(**part["clip"])):
+            names.append(f"clip-{part['clip']['seed']}-{i}.png")
+            Image.fromarray(frame).save(folder / names[-1])
+        return {"type": "video", "video": names, "sample_fps": part["fps"]}
     path = folder / "{kind}-{seed}.png".format(**part["recipe"])
     Image.fromarray(recipes.image(part["recipe"])).save(path)
     return {"type": "image", "image": path.name}
@@ -92,6 +99,8 @@ class Sample:
     """(4, n)"""
     image_grid_thw: list[list[int]]
     pixel_values: npt.NDArray[np.float32] | None
+    video_grid_thw: list[list[int]]
+    pixel_values_videos: npt.NDArray[np.float32] | None
     in_pack: slice
     """Where its tokens are."""
 
@@ -99,18 +108,17 @@ class Sample:
 def cut(loader: Any, batch: Any, numbers: Sequence[int]) -> list[Sample]:
     """Cuts a packed batch of `stoker.torch.batches` into the golden samples that `write_rows` was given."""
     inputs, layout = batch.inputs, batch.layout
-    grids = inputs["image_grid_thw"].tolist() if "image_grid_thw" in inputs else []
-    pixels = inputs["pixel_values"].numpy() if "pixel_values" in inputs else None
+    images = _Media(inputs, "pixel_values", "image_grid_thw", layout.image_counts)
+    clips = _Media(inputs, "pixel_values_videos", "video_grid_thw", layout.video_counts)
     out = []
-    image = patch = 0
     for i, sample_id in enumerate(layout.sample_ids.tolist()):
         line = loader.describe(sample_id).line - 1
         begin, end = int(layout.cu_seqlens[i]), int(layout.cu_seqlens[i + 1])
         if has_empty_answer(numbers[line]):
             end = begin + len(SAMPLES[numbers[line]]["position_ids"][0])
         at = slice(begin, end)
-        own = grids[image : image + int(layout.image_counts[i])]
-        n_patches = sum(t * h * w for t, h, w in own)
+        image_grids, image_pixels = images.of(i)
+        clip_grids, clip_pixels = clips.of(i)
         out.append(
             Sample(
                 line=line,
@@ -118,12 +126,33 @@ def cut(loader: Any, batch: Any, numbers: Sequence[int]) -> list[Sample]:
                 input_ids=inputs["input_ids"][0, at].numpy(),
                 labels=inputs["labels"][0, at].numpy(),
                 position_ids=inputs["position_ids"][:, 0, at].numpy(),
-                image_grid_thw=own,
-                pixel_values=None if pixels is None or not own else pixels[patch : patch + n_patches],
+                image_grid_thw=image_grids,
+                pixel_values=image_pixels,
+                video_grid_thw=clip_grids,
+                pixel_values_videos=clip_pixels,
                 in_pack=at,
             )
         )
-        image, patch = image + len(own), patch + n_patches
-    assert image == len(grids)
-    assert pixels is None or patch == len(pixels)
+    images.check_used_up()
+    clips.check_used_up()
     return out
+
+
+class _Media:
+    """Grids and pixel rows of one kind, taken sample by sample."""
+
+    def __init__(self, inputs: dict[str, Any], pixels: str, grids: str, counts: npt.NDArray[np.int32]) -> None:
+        self._grids = inputs[grids].tolist() if grids in inputs else []
+        self._pixels = inputs[pixels].numpy() if pixels in inputs else np.zeros((0, 1), np.float32)
+        self._counts = counts.tolist()
+        self._at = self._row = 0
+
+    def of(self, sample: int) -> tuple[list[list[int]], npt.NDArray[np.float32] | None]:
+        own = self._grids[self._at : self._at + self._counts[sample]]
+        rows = slice(self._row, self._row + sum(t * h * w for t, h, w in own))
+        self._at, self._row = self._at + len(own), rows.stop
+        return own, self._pixels[rows] if own else None
+
+    def check_used_up(self) -> None:
+        assert self._at == len(self._grids)
+        assert self._row == len(self._pixels)

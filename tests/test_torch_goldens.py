@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import stoker
 import stoker.torch
-from golden_samples import MODEL, PACKS, SAMPLES, WITHOUT_CLIPS, cut, sha, unrun, write_rows
+from golden_samples import ALL, MODEL, PACKS, SAMPLES, WITHOUT_CLIPS, cut, sha, unrun, write_rows
 
 LONGEST = 464  # tokens, of the golden samples
 
@@ -39,17 +39,18 @@ def opened(
         yield loader
 
 
-def test_seven_samples_are_in_scope() -> None:
+def test_every_golden_is_in_scope() -> None:
+    assert len(ALL) == 10
     assert len(WITHOUT_CLIPS) == 7
-    assert len(PACKS) == 3
+    assert len(PACKS) == 5
 
 
 @pytest.mark.parametrize("tokens_per_pack", [LONGEST, 4 * LONGEST], ids=["few_in_a_pack", "all_in_one_pack"])
 def test_every_sample_is_the_references(tmp_path: Path, tokens_per_pack: int) -> None:
     seen = []
-    with opened(tmp_path, WITHOUT_CLIPS, tokens_per_pack) as loader:
+    with opened(tmp_path, ALL, tokens_per_pack) as loader:
         for batch in stoker.torch.batches(loader):
-            for sample in cut(loader, batch, WITHOUT_CLIPS):
+            for sample in cut(loader, batch, ALL):
                 seen.append(sample.number)
                 want = SAMPLES[sample.number]
                 n = len(sample.input_ids)
@@ -61,7 +62,11 @@ def test_every_sample_is_the_references(tmp_path: Path, tokens_per_pack: int) ->
                 assert (sample.pixel_values is None) == (want["pixel_values_sha256"] is None)
                 if sample.pixel_values is not None:
                     assert sha(sample.pixel_values) == want["pixel_values_sha256"]
-    assert sorted(seen) == WITHOUT_CLIPS
+                assert sample.video_grid_thw == want["video_grid_thw"]
+                assert (sample.pixel_values_videos is None) == (want["pixel_values_videos_sha256"] is None)
+                if sample.pixel_values_videos is not None:
+                    assert sha(sample.pixel_values_videos) == want["pixel_values_videos_sha256"]
+    assert sorted(seen) == ALL
 
 
 @pytest.mark.parametrize("pack", PACKS, ids=lambda pack: "-".join(map(str, pack["samples"])))

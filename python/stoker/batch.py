@@ -36,8 +36,9 @@ class Layout:
 
 
 class Batch:
-    """One pack = one micro-batch of this rank. T tokens, P patches of images, V of clips, p patch size, t
-    temporal patch size.
+    """One pack = one micro-batch of this rank.
+
+    T tokens, P patches of k images, V patches of clips, p patch size, t temporal patch size.
 
     Arrays are views into one block of memory, which is used again only when the batch and every array or tensor made
     from it are gone. They are not to be written into.
@@ -48,8 +49,7 @@ class Batch:
 
     @property
     def counts(self) -> BatchCounts:
-        """Plain integers: tokens, target_tokens, step_target_tokens, patches, video_patches, cost, step,
-        micro_batch and so on."""
+        """Plain integers: tokens, target_tokens, step_target_tokens, patches, video_patches, cost, step and so on."""
         return self._core.counts
 
     @property

@@ -19,8 +19,8 @@ def packed(batch: Batch) -> dict[str, Any]:
 
     Returns:
         Views without a copy: input_ids (1, T), labels (1, T), position_ids (4, 1, T); with pictures image_patches (P,
-        3, p, p) uint8 and image_grid_thw (k, 3), with clips video_patches (V, 3, t, p, p) and video_grid_thw. No attention mask: a model that is given one no longer looks for the
-        restarts.
+        3, p, p) uint8 and image_grid_thw (k, 3), with clips video_patches (V, 3, t, p, p) and video_grid_thw. No
+        attention mask: a model that is given one no longer looks for the restarts.
     """
     return {
         "input_ids": _view(batch, "input_ids")[None],
