@@ -16,7 +16,6 @@ from typer.testing import CliRunner, Result
 
 pytest.importorskip("torch")
 MODEL = Path(__file__).resolve().parent.parent / "testdata" / "qwen3-vl"
-PIXELS = pytest.mark.xfail(reason="until the profile's resizer reaches the media options", strict=False)
 STRICT = {"reference": "hf-5.18-pil"}  # what runs where torchvision is not installed
 
 
@@ -53,7 +52,6 @@ def of(done: Result, name: str) -> dict[str, Any]:
     return dict(found)
 
 
-@PIXELS
 def test_equal_rows_are_equal(tmp_path: Path) -> None:
     done = parity(rows(tmp_path / "data"), tmp_path, **STRICT)
     assert done.exit_code == 0, done.output
@@ -69,7 +67,6 @@ def test_equal_rows_are_equal(tmp_path: Path) -> None:
     assert done.output.endswith("equal\n")
 
 
-@PIXELS
 def test_the_profile_of_another_backend_is_named(tmp_path: Path) -> None:
     done = parity(rows(tmp_path / "data"), tmp_path, "--json", reference="stoker")
     assert of(done, "input_ids")["equal"] == 3
@@ -107,7 +104,6 @@ def test_decoding_on_purpose_is_told_apart(tmp_path: Path) -> None:
     assert of(done, "image_grid_thw")["equal"] == 2  # both sides were given the same picture
 
 
-@PIXELS
 def test_what_a_run_leaves_out_is_not_compared(tmp_path: Path) -> None:
     data = rows(tmp_path / "data")
     data.chat(3, ["gone.jpg"])
@@ -122,7 +118,6 @@ def test_what_a_run_leaves_out_is_not_compared(tmp_path: Path) -> None:
     assert "none of 1 rows could be compared" in done.stderr
 
 
-@PIXELS
 def test_a_folder_with_one_manifest_will_do(tmp_path: Path) -> None:
     data = rows(tmp_path / "data").write()
     options = ["--model", str(MODEL), "--profile", "hf-5.18-pil", "--samples", "2"]

@@ -121,7 +121,6 @@ void Measurer::fetch_header(std::shared_ptr<Task> task, std::size_t index, std::
 
 void Measurer::header_arrived(const std::shared_ptr<Task>& task, std::size_t index, std::size_t image,
                               const Buffer& have, Result<FetchedObject> got) {
-  MeasuredImage& measured = task->window->samples[index].picture(image);
   if (!got.ok()) return part_done(*task, index, static_cast<std::int32_t>(image), std::move(got).status());
   probe_bytes_.add(static_cast<std::int64_t>(got->bytes.size()));
   Buffer prefix(have.size() + got->bytes.size());
@@ -145,7 +144,7 @@ void Measurer::header_arrived(const std::shared_ptr<Task>& task, std::size_t ind
 void Measurer::fetch_tail(const std::shared_ptr<Task>& task, std::size_t index, std::size_t image, const Probe& probed,
                           std::uint64_t object_bytes) {
   probes_.add(1);
-  FetchRequest request{.url = task->window->samples[index].images[image].url,
+  FetchRequest request{.url = task->window->samples[index].picture(image).url,
                        .offset = probed.need_begin,
                        .length = probed.need_end - probed.need_begin,
                        .priority = task->priority,
@@ -160,7 +159,7 @@ void Measurer::fetch_tail(const std::shared_ptr<Task>& task, std::size_t index, 
 
 void Measurer::header_known(const std::shared_ptr<Task>& task, std::size_t index, std::size_t image,
                             const ImageInfo& info, std::uint64_t object_bytes) {
-  MeasuredImage& measured = task->window->samples[index].images[image];
+  MeasuredImage& measured = task->window->samples[index].picture(image);
   const Known known{upright_size(info, settings_.output.image), object_bytes};
   if (measured.is_size_from_row && measured.upright != known.upright) {
     return part_done(*task, index, static_cast<std::int32_t>(image), size_mismatch(measured, known.upright));

@@ -1,4 +1,4 @@
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import os
 from typing import Annotated, overload
 
@@ -34,6 +34,9 @@ class Tokenizer:
         (ids of any bytes, ill-formed sequences replaced, control tokens that stayed text).
         """
 
+    def decode_bytes(self, ids: Sequence[int]) -> bytes:
+        """The bytes that these ids stand for."""
+
     def token_id(self, token: str) -> int | None:
         """Id of an added token or of the entry with these bytes, or None."""
 
@@ -61,7 +64,15 @@ class RenderedTurn:
     def is_assistant(self) -> bool: ...
 
     @property
+    def role(self) -> str | None: ...
+
+    @property
     def turn(self) -> int: ...
+
+def render_row(model: str | os.PathLike, row: bytes, *, engine: str, make_renderer: Callable, add_generation_prompt: bool = False, add_vision_id: bool = False) -> tuple[list[RenderedTurn], str]:
+    """
+    (chunks, what the template leaves out or "") of a JSONL row, rendered with a checkpoint folder's or a file's template.
+    """
 
 def render_chat(model: str | os.PathLike, turns: Sequence[tuple[str, bool, Sequence[tuple[str, str]], Sequence[tuple[str, str]]]], tools: Sequence[str], *, add_generation_prompt: bool = False, add_vision_id: bool = False) -> list[RenderedTurn]:
     """
@@ -252,9 +263,9 @@ def media_positions(family: str, reference: str, ids: Sequence[int], image_grids
     Position rows text, t, h, w of a sample: `ids` before expansion, grids (t, h, w) in patches of each pad.
     """
 
-def encode_rows(model: str, rows: Sequence[bytes]) -> list[tuple[list[int], list[int], str]]:
+def encode_rows(model: str, rows: Sequence[bytes], *, reference: str = 'hf-5.18-torchvision', train_on: str = 'assistant', roles: Sequence[str] = ['assistant'], end_of_turn: str = 'full', engine: str = 'auto', make_renderer: Callable | None = None) -> list[tuple[list[int], list[int], str, str]]:
     """
-    (ids, trained, code) of each JSONL line before its placeholders are expanded, content tokens raw; code is empty for a row that can be used.
+    (ids, trained, code, message) of each JSONL line before its placeholders are expanded; the code is empty for a row that can be used.
     """
 
 class LoaderSettings:
@@ -287,6 +298,11 @@ class LoaderSettings:
     def outage_limit_s(self, arg: float, /) -> None: ...
 
     def set_output(self, *, model: str, seed: int, is_shuffled: bool, epochs: int | None, window_samples: int, tokens_per_pack: int, packs_per_step: int, reference: str, exif: str, alpha: str, grey16: str, content_tokens: str, trusts_row_sizes: bool, max_pixels: int, max_scans: int, allow_missing_eoi: bool = False, allow_truncated: bool = False) -> None: ...
+
+    def set_text(self, *, train_on: str, roles: Sequence[str], end_of_turn: str, template_engine: str, truncates_turns: bool, make_renderer: Callable) -> None:
+        """
+        What is trained, and who renders chat templates: `make_renderer(text, folder)` is called for those that the engine does not know.
+        """
 
     def set_speed(self, *, cpu_threads: int, fetch_threads: int, fetch_concurrency: int, prefetch_steps: int, memory_limit_bytes: int) -> None: ...
 
