@@ -169,7 +169,7 @@ def rle8(width: int, height: int, seed: int) -> bytes:
     for y in range(height):
         x = 0
         while x < width:
-            n = int(min(width - x, rng.integers(1, 9)))
+            n = min(width - x, int(rng.integers(1, 9)))
             kind = int(rng.integers(0, 3))
             if kind == 0 and n >= 3:
                 out += bytes([0, n]) + random_bytes(n, seed + x) + (b"\0" if n % 2 else b"")
@@ -189,7 +189,7 @@ def rle4(width: int, height: int, seed: int) -> bytes:
     for y in range(height):
         x = 0
         while x < width:
-            n = int(min(width - x, rng.integers(1, 12)))
+            n = min(width - x, int(rng.integers(1, 12)))
             if int(rng.integers(0, 2)) == 0 and n >= 3:
                 n_bytes = (n + 1) // 2
                 out += bytes([0, n]) + random_bytes(n_bytes, seed + x) + (b"\0" if n_bytes % 2 else b"")

@@ -39,7 +39,7 @@ def cases_of(folder: Path, case_id: str) -> Iterator[dict[str, Any]]:
     yield from mine
 
 
-def read(path: Path, **options: bool) -> dict[int, dict[str, Any] | tuple[str, str]]:
+def read(path: Path, **options: Any) -> dict[int, dict[str, Any] | tuple[str, str]]:
     """Returns, by line number, a row's sample or (code, message) as a ledger would have them."""
     manifest = _core.Manifest.open(str(path))
     rows: dict[int, dict[str, Any] | tuple[str, str]] = {}

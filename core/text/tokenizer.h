@@ -48,8 +48,8 @@ class Tokenizer {
   /// Reads and checks the file; tens of milliseconds, on the caller's thread.
   /// @return kModelFolder if it cannot be read; kTokenizer, naming file and field, if it is not what this class
   /// implements: a BPE model
-  ///         without unknown token or dropout, with an entry for each byte, the Qwen2 pattern, NFC, ByteLevel, added tokens matched
-  ///         as they stand.
+  ///         without unknown token or dropout, with an entry for each byte, the Qwen2 pattern, NFC, ByteLevel, added
+  ///         tokens matched as they stand.
   static Result<std::shared_ptr<const Tokenizer>> load(const std::filesystem::path& tokenizer_json);
   /// The same from the file's content; `name` stands for the file in messages.
   static Result<std::shared_ptr<const Tokenizer>> parse(std::string_view json, std::string_view name);

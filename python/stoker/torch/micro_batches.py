@@ -97,7 +97,8 @@ def batches(
     ``inputs`` of a batch with T tokens, k images of P patches: input_ids and labels int64 (1, T), labels unshifted;
     position_ids int64 (4, 1, T); pixel_values (P, 3 * t * p * p) and image_grid_thw int64 (k, 3) only if there are
     images, and the same of clips as pixel_values_videos and video_grid_thw; ``use_cache=False``, since with a cache
-    transformers does not see where a sample ends. There is no attention mask for the same reason. In the padded form ids and labels are (B, L) with an attention_mask, positions (4, B, L).
+    transformers does not see where a sample ends. There is no attention mask for the same reason. In the padded form
+    ids and labels are (B, L) with an attention_mask, positions (4, B, L).
 
     On the host ids, labels, positions and grids are the engine's memory itself, not copies: they must not be written
     into, and as long as one of them lives the pack's memory is not used again. On a CUDA device everything is a copy.
