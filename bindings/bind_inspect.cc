@@ -177,8 +177,12 @@ struct CoreInspector {
   std::optional<Dataset> dataset;
 
   const Manifest& manifest(std::uint32_t source) const {
-    if (!dataset || source >= inspector->settings().output.data.size()) throw nb::index_error("source");
+    if (!dataset || source >= dataset->n_sources()) throw nb::index_error("source");
     return dataset->manifest(source);
+  }
+  const RowOptions& rows(std::uint32_t source) const {
+    if (!dataset || source >= dataset->n_sources()) throw nb::index_error("source");
+    return dataset->rows(source);
   }
 };
 
@@ -196,14 +200,18 @@ void bind_inspector(nb::module_& m) {
           "settings"_a)
       .def(
           "prepare",
-          [](const CoreInspector& self, const nb::bytes& line, const std::string& media_root, bool with_pixels) {
+          [](const CoreInspector& self, const nb::bytes& line, const std::string& media_root, bool with_pixels,
+             std::optional<std::uint32_t> source) {
             const std::string row(line.c_str(), line.size());
+            const std::vector<DataSettings>& data = self.inspector->settings().output.data;
+            const RowOptions rows = source ? self.rows(*source) : data.empty() ? RowOptions() : data.front().rows;
             auto prepared = run_interruptibly([&](std::stop_token stop) {
-              return self.inspector->prepare(row, media_root, with_pixels, std::move(stop));
+              return self.inspector->prepare(row, media_root, rows, with_pixels, std::move(stop));
             });
             return prepared_dict(value_or_throw(std::move(prepared)), self.inspector->model().config().patch);
           },
-          "line"_a, "media_root"_a, "with_pixels"_a = true)
+          "line"_a, "media_root"_a, "with_pixels"_a = true, "source"_a = nb::none(),
+          "`source`: the manifest that the row comes from, which says how it is read; otherwise as the first one says.")
       .def(
           "fetch",
           [](const CoreInspector& self, const std::string& url) {
@@ -219,6 +227,13 @@ void bind_inspector(nb::module_& m) {
              auto dataset =
                  run_interruptibly([&](std::stop_token stop) { return self.inspector->open_dataset(std::move(stop)); });
              self.dataset.emplace(value_or_throw(std::move(dataset)));
+           })
+      .def_prop_ro("n_sources",
+                   [](const CoreInspector& self) { return self.dataset ? self.dataset->n_sources() : std::size_t{0}; })
+      .def("name",
+           [](const CoreInspector& self, std::uint32_t source) {
+             self.manifest(source);  // that there is one
+             return self.dataset->name(source);
            })
       .def("n_rows", [](const CoreInspector& self, std::uint32_t source) { return self.manifest(source).n_rows(); })
       .def(

@@ -1,4 +1,5 @@
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -6,6 +7,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <chrono>
+#include <map>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -61,10 +63,18 @@ AnyArray batch_array(const Batch& batch, const std::string& name) {
 void bind_settings(nb::module_& m) {
   nb::class_<LoaderSettings>(m, "LoaderSettings")
       .def(nb::init<>())
-      .def("add_data",
-           [](LoaderSettings& s, std::string manifest, std::string media_root) {
-             s.output.data.push_back({std::move(manifest), std::move(media_root)});
-           })
+      .def(
+          "add_data",
+          [](LoaderSettings& s, std::string manifest, std::string media_root, const std::string& shape,
+             const std::map<std::string, std::string>& columns, const std::map<std::string, std::string>& roles,
+             bool nonfinite_is_null, std::uint64_t max_row_bytes) {
+            RowOptions rows = value_or_throw(make_row_options(shape, {columns.begin(), columns.end()},
+                                                              {roles.begin(), roles.end()}, nonfinite_is_null));
+            s.output.data.push_back({std::move(manifest), std::move(media_root), std::move(rows), max_row_bytes});
+          },
+          nb::kw_only(), "manifest"_a, "media_root"_a = "", "shape"_a = "auto",
+          "columns"_a = std::map<std::string, std::string>(), "roles"_a = std::map<std::string, std::string>(),
+          "nonfinite_is_null"_a = false, "max_row_bytes"_a = ManifestOptions{}.max_row_bytes)
       .def_rw("dp_rank", &LoaderSettings::dp_rank)
       .def_rw("dp_size", &LoaderSettings::dp_size)
       .def_rw("index_dir", &LoaderSettings::index_dir)

@@ -165,6 +165,7 @@ void bind_manifest(nb::module_& m) {
       .def_prop_ro("size_bytes", &Manifest::size_bytes)
       .def_prop_ro("fingerprint", &Manifest::fingerprint)
       .def_prop_ro("was_scanned", &Manifest::was_scanned)
+      .def_prop_ro("form", &Manifest::form)
       .def(
           "row",
           [](const Manifest& self, std::uint64_t row) {

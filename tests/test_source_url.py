@@ -66,13 +66,12 @@ def test_what_stands_for_itself_is_never_joined(root: str, reference: str, resol
 
 
 @pytest.mark.parametrize(
-    "reference", ["gs://b/k", "weird://x", "oss://b/k", "data:image/png;base64,AAAA", "file://host/x", "file://x"]
+    "reference", ["gs://b/k", "weird://x", "oss://b/k", "file://host/x", "file://x"]
 )
 def test_schemes_that_are_not_served(reference: str) -> None:
     with pytest.raises(BadSampleError) as error:
         _core.resolve_media(reference, "/data")
     assert error.value.code == "MEDIA_SCHEME"
-    assert "AAAA" not in str(error.value)
 
 
 @pytest.mark.parametrize("root", ["", "data", "./data", "../x"])

@@ -10,7 +10,7 @@
 set -euo pipefail
 
 build_packages=(g++ cmake ninja-build pkg-config python3-venv python3-dev ca-certificates
-  libcurl4-openssl-dev libssl-dev libfmt-dev libsimdjson-dev libspng-dev libhwy-dev libxxhash-dev libjpeg-dev zlib1g-dev
+  libcurl4-openssl-dev libssl-dev libfmt-dev libsimdjson-dev libspng-dev libhwy-dev libxxhash-dev libjpeg-dev zlib1g-dev libzstd-dev
   libwebp-dev libtiff-dev)
 test_packages=(git clang-14 clang-format-14 libclang-rt-14-dev llvm-14 libgtest-dev libgmock-dev libbenchmark-dev)
 

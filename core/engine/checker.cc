@@ -218,7 +218,7 @@ Status Checker::work(std::stop_token stop) {
   workers.stop();
   if (!failed.ok()) return failed;
   if (stop.stop_requested()) return {Reason::kStopped, "the check was stopped"};
-  for (std::uint32_t i = 0; i < settings_.output.data.size(); ++i) {
+  for (std::uint32_t i = 0; i < dataset_->n_sources(); ++i) {
     STOKER_CHECKED(dataset_->manifest(i).check_unchanged());
   }
   return {};

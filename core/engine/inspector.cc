@@ -106,7 +106,8 @@ Result<std::optional<std::uint64_t>> Inspector::row_with_id(const Manifest& mani
 Status Inspector::prepare_media(Fetcher& fetcher, const MediaRef& reference, PreparedMedia& media, Buffer& object,
                                 std::stop_token stop) const {
   const OutputSettings& output = settings_.output;
-  STOKER_TRY(FetchedObject fetched, fetcher.fetch({.url = media.measured.url, .if_match = "", .stop = stop}, stop));
+  const std::string& url = media.measured.is_inline ? reference.reference : media.measured.url;
+  STOKER_TRY(FetchedObject fetched, fetcher.fetch({.url = url, .if_match = "", .stop = stop}, stop));
   object = std::move(fetched.bytes);
   media.measured.object_bytes = object.size();
   auto probed = probe_as_measured(object.bytes(), settings_.speed.probe_bytes, output.image.limits);
@@ -120,14 +121,14 @@ Status Inspector::prepare_media(Fetcher& fetcher, const MediaRef& reference, Pre
   return plan_measured(output, *model_, upright_size(*probed->info, output.image), media.measured);
 }
 
-Result<Prepared> Inspector::prepare(std::string_view line, const std::string& media_root, bool with_pixels,
-                                    std::stop_token stop) const {
+Result<Prepared> Inspector::prepare(std::string_view line, const std::string& media_root, const RowOptions& rows,
+                                    bool with_pixels, std::stop_token stop) const {
   Prepared out;
   MeasuredSample sample;
   Sample row;
   RowNotes notes;
   std::vector<qwen_vl::TurnRange> turns;
-  out.bad = read_sample(line, media_root, settings_.output, *model_, sample, row, &notes, &turns);
+  out.bad = read_sample(line, media_root, rows, settings_.output, *model_, sample, row, &notes, &turns);
   out.id = notes.id;
   if (out.bad.ok() && !sample.clips.empty()) {
     out.bad = Status(Reason::kMediaUnsupported, "a row with a clip is trained on, but cannot be shown by this version");

@@ -56,10 +56,11 @@ class Inspector {
   static Result<std::unique_ptr<Inspector>> create(LoaderSettings settings);
 
   /// @param line        A row's JSON. @param media_root  Where its relative media lie.
+  /// @param rows  How the row is read: as its manifest says.
   /// @param with_pixels  False: media are read and sized, not decoded.
   /// @return What is no fault of the sample: FETCH_*, OUTAGE, STOPPED, INTERNAL. A bad sample is ok, with `bad` set.
-  Result<Prepared> prepare(std::string_view line, const std::string& media_root, bool with_pixels,
-                           std::stop_token stop) const;
+  Result<Prepared> prepare(std::string_view line, const std::string& media_root, const RowOptions& rows,
+                           bool with_pixels, std::stop_token stop) const;
 
   /// Reads one object that prepare() named. For showing the picture itself.
   Result<FetchedObject> fetch(const std::string& url, std::stop_token stop) const;

@@ -12,6 +12,7 @@
 #include "exec/cpu.h"
 #include "pipeline/sample_steps.h"
 #include "plan/step.h"
+#include "source/url.h"
 
 namespace stoker {
 namespace {
@@ -122,6 +123,12 @@ std::string Loader::make_fingerprint() const {
     out += fmt::format("{}{}={}", out.empty() ? "" : " ", name, digest.hex().substr(0, 8));
   };
   add("data", {dataset_->fingerprint()});
+  Digest rows;
+  for (const DataSettings& data : o.data) {
+    rows.add(stoker::describe(data.rows));
+    rows.add_int(static_cast<std::int64_t>(data.max_row_bytes));
+  }
+  add("rows", {rows.hex()});
   add("model", {model_->fingerprint()});
   add("seed", {std::to_string(o.seed)});
   add("shuffle", {std::to_string(static_cast<int>(o.shuffle))});
@@ -359,8 +366,8 @@ Result<SampleOrigin> Loader::describe(std::int64_t sample_id) const {
                       .media = {}};
   std::string buffer;
   STOKER_TRY(const std::string_view line, manifest.read(entry.row, buffer));
-  if (auto row = parse_row(line); row.ok()) {
-    for (const MediaRef& media : row->media) origin.media.push_back(media.reference);
+  if (auto row = parse_row(line, dataset_->rows(entry.source)); row.ok()) {
+    for (const MediaRef& media : row->media) origin.media.push_back(shown_media(media.reference));
   }
   return origin;
 }

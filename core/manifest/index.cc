@@ -19,6 +19,8 @@
 #include <fmt/format.h>
 
 #include "base/hash.h"
+#include "manifest/files.h"
+#include "manifest/unpack.h"
 
 namespace stoker {
 namespace {
@@ -54,87 +56,6 @@ struct Exception {
   std::uint64_t n_row_bytes = 0;
   std::uint64_t n_blank_lines = 0;  // after it
 };
-
-std::string errno_text() { return std::generic_category().message(errno); }
-
-class FileHandle {
- public:
-  FileHandle() = default;
-  explicit FileHandle(int fd) : fd_(fd) {}
-  FileHandle(FileHandle&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  FileHandle& operator=(FileHandle&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~FileHandle() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  int get() const { return fd_; }
-  bool is_open() const { return fd_ >= 0; }
-
- private:
-  int fd_ = -1;
-};
-
-// A read-only mapping of a whole file.
-class Mapping {
- public:
-  Mapping() = default;
-  Mapping(const char* data, std::size_t n_bytes) : data_(data), n_bytes_(n_bytes) {}
-  Mapping(Mapping&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), n_bytes_(std::exchange(other.n_bytes_, 0)) {}
-  Mapping& operator=(Mapping&& other) noexcept {
-    std::swap(data_, other.data_);
-    std::swap(n_bytes_, other.n_bytes_);
-    return *this;
-  }
-  ~Mapping() {
-    if (data_ != nullptr) ::munmap(const_cast<char*>(data_), n_bytes_);
-  }
-  const char* data() const { return data_; }
-  std::size_t n_bytes() const { return n_bytes_; }
-
- private:
-  const char* data_ = nullptr;
-  std::size_t n_bytes_ = 0;
-};
-
-// What says that a file is still the one it was, short of reading it.
-struct Stamp {
-  std::uint64_t n_bytes = 0;
-  std::int64_t modified_ns = 0;
-  std::uint64_t inode = 0;
-  std::uint64_t device = 0;
-
-  bool operator==(const Stamp&) const = default;
-};
-
-Stamp stamp_of(const struct stat& st) {
-  return {static_cast<std::uint64_t>(st.st_size), std::int64_t{st.st_mtim.tv_sec} * 1'000'000'000 + st.st_mtim.tv_nsec,
-          static_cast<std::uint64_t>(st.st_ino), static_cast<std::uint64_t>(st.st_dev)};
-}
-
-Result<Stamp> stamp_of(const FileHandle& file, const std::string& path) {
-  struct stat st {};
-  if (::fstat(file.get(), &st) != 0) return Status(Reason::kManifest, fmt::format("{}: {}", path, errno_text()));
-  if (!S_ISREG(st.st_mode)) return Status(Reason::kManifest, fmt::format("{}: not a regular file", path));
-  return stamp_of(st);
-}
-
-// pread until `n_bytes` or the end of the file; the number read.
-Result<std::size_t> read_at(const FileHandle& file, char* into, std::size_t n_bytes, std::uint64_t offset) {
-  std::size_t done = 0;
-  while (done < n_bytes) {
-    const ssize_t n = ::pread(file.get(), into + done, n_bytes - done, static_cast<off_t>(offset + done));
-    if (n == 0) break;
-    if (n < 0) {
-      if (errno == EINTR) continue;
-      return Status(Reason::kFetchIo, errno_text());
-    }
-    done += static_cast<std::size_t>(n);
-  }
-  return done;
-}
 
 struct RowTable {
   Header header;
@@ -229,7 +150,7 @@ class LineScanner {
   bool is_row_ = false;  // something but blanks was seen in this line
 };
 
-Result<RowTable> scan(const FileHandle& file, const std::string& path, const Stamp& stamp,
+Result<RowTable> scan(const FileHandle& file, const std::string& path, const FileStamp& stamp,
                       const ManifestOptions& options, const std::stop_token& stop) {
   ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
   TableBuilder builder;
@@ -253,7 +174,7 @@ Result<RowTable> scan(const FileHandle& file, const std::string& path, const Sta
   }
   scanner.finish();
   if (options.on_progress) options.on_progress(done, done);
-  STOKER_TRY(const Stamp after, stamp_of(file, path));
+  STOKER_TRY(const FileStamp after, stamp_of(file, path));
   if (after != stamp || done != stamp.n_bytes) {
     return Status(Reason::kManifest, path + ": the file changed while it was scanned");
   }
@@ -271,37 +192,6 @@ std::string fingerprint_of(const Header& header) {
   return fmt::format("{}-{}", std::string_view(header.hash.data(), kHashChars), header.n_bytes);
 }
 
-bool write_all(const FileHandle& file, const void* data, std::size_t n_bytes) {
-  const char* p = static_cast<const char*>(data);
-  while (n_bytes > 0) {
-    const ssize_t n = ::write(file.get(), p, n_bytes);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return false;
-    p += n;
-    n_bytes -= static_cast<std::size_t>(n);
-  }
-  return true;
-}
-
-// Writes a file that is either complete or not there: a name of its own, then a rename. Whoever renames last has the
-// same content.
-Status write_atomically(const std::string& path, std::span<const std::pair<const void*, std::size_t>> pieces) {
-  std::string temporary = path + ".XXXXXX";
-  const FileHandle file(::mkstemp(temporary.data()));
-  const auto failed = [&] {
-    Status status(Reason::kIndexDir, fmt::format("{}: {}", path, errno_text()));
-    if (file.is_open()) ::unlink(temporary.c_str());
-    return status;
-  };
-  if (!file.is_open()) return failed();
-  for (const auto& [data, n_bytes] : pieces) {
-    if (!write_all(file, data, n_bytes)) return failed();
-  }
-  if (::fchmod(file.get(), 0644) != 0 || ::fsync(file.get()) != 0) return failed();
-  if (::rename(temporary.c_str(), path.c_str()) != 0) return failed();
-  return {};
-}
-
 template <typename T>
 std::pair<const void*, std::size_t> bytes_of(const std::vector<T>& v) {
   return {v.data(), v.size() * sizeof(T)};
@@ -317,42 +207,15 @@ Status write_table(const std::string& path, RowTable& table) {
   return write_atomically(path, pieces);
 }
 
-// Remembers which index a path had, so that 100 GB need not be hashed to find it. Never more than a hint: it is used
-// only while the file's stamp is unchanged, and losing it costs a scan.
-std::string hint_path(const std::string& index_dir, const std::string& path) {
-  std::error_code ignored;
-  const std::filesystem::path absolute = std::filesystem::absolute(path, ignored);
-  Digest digest;
-  digest.add(ignored ? std::string_view(path) : std::string_view(absolute.native()));
-  return index_dir + "/" + digest.hex() + ".hint";
-}
-
-std::string hint_text(const Stamp& stamp, const std::string& fingerprint) {
-  return fmt::format("{} {} {} {} {}\n", stamp.n_bytes, stamp.modified_ns, stamp.inode, stamp.device, fingerprint);
-}
-
-std::string hinted_fingerprint(const std::string& hint, const Stamp& stamp) {
-  const FileHandle file(::open(hint.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file.is_open()) return {};
-  std::string text(512, '\0');
-  auto read = read_at(file, text.data(), text.size(), 0);
-  if (!read.ok()) return {};
-  text.resize(*read);
-  const std::size_t last = text.rfind(' ');
-  if (last == std::string::npos || !text.ends_with('\n')) return {};
-  std::string fingerprint = text.substr(last + 1, text.size() - last - 2);
-  const bool is_plain = fingerprint.find_first_not_of("0123456789abcdef-") == std::string::npos;
-  return is_plain && text == hint_text(stamp, fingerprint) ? fingerprint : std::string();
-}
-
 }  // namespace
 
 struct Manifest::State {
   std::string path;
   std::string fingerprint;
   std::uint64_t max_row_bytes = 0;
-  FileHandle file;
-  Stamp stamp;
+  FileHandle file;  // of the rows: at `path`, or what was unpacked from it
+  std::string form;
+  FileStamp stamp;  // of the file at `path`
   bool was_scanned = false;
 
   RowTable table;   // in memory; only its header is used when there is a mapping
@@ -360,6 +223,12 @@ struct Manifest::State {
   std::span<const Block> blocks;
   std::span<const Exception> exceptions;
   std::span<const std::uint32_t> slots;
+  Mapping positions;                      // of what follows
+  std::span<const RowLocation> elements;  // of a list: where they stand in the user's file; empty for lines
+
+  Status use_positions(const FileHandle& positions_file);
+  /// Where the row stands in `file`.
+  RowLocation place(std::uint64_t row) const;
 
   void use_table() {
     blocks = table.blocks;
@@ -374,9 +243,8 @@ struct Manifest::State {
     if (!index.is_open() || ::fstat(index.get(), &st) != 0) return false;
     const auto n_bytes = static_cast<std::size_t>(st.st_size);
     if (n_bytes < sizeof(Header)) return false;
-    void* data = ::mmap(nullptr, n_bytes, PROT_READ, MAP_SHARED, index.get(), 0);
-    if (data == MAP_FAILED) return false;
-    Mapping mapped(static_cast<const char*>(data), n_bytes);
+    Mapping mapped(index, n_bytes);
+    if (!mapped.is_mapped()) return false;
     Header header;
     std::memcpy(&header, mapped.data(), sizeof header);
     const bool is_ours = header.magic == kMagic &&
@@ -401,6 +269,19 @@ struct Manifest::State {
   }
 };
 
+Status Manifest::State::use_positions(const FileHandle& positions_file) {
+  STOKER_TRY(const FileStamp at, stamp_of(positions_file, path));
+  if (at.n_bytes != table.header.n_rows * sizeof(RowLocation)) {
+    return Status(Reason::kIndexDir,
+                  path + ": the index directory's copy of it is damaged; delete its folder 'unpacked'");
+  }
+  if (at.n_bytes == 0) return {};
+  positions = Mapping(positions_file, at.n_bytes);
+  if (!positions.is_mapped()) return Status(Reason::kIndexDir, fmt::format("{}: {}", path, errno_text()));
+  elements = {reinterpret_cast<const RowLocation*>(positions.data()), table.header.n_rows};
+  return {};
+}
+
 Manifest::Manifest(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Manifest::Manifest(Manifest&&) noexcept = default;
 Manifest& Manifest::operator=(Manifest&&) noexcept = default;
@@ -413,43 +294,54 @@ Result<Manifest> Manifest::open(const std::string& path, const ManifestOptions& 
   state->file = FileHandle(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!state->file.is_open()) return Status(Reason::kManifest, fmt::format("{}: {}", path, errno_text()));
   STOKER_TRY(state->stamp, stamp_of(state->file, path));
-
-  const bool has_dir = !options.index_dir.empty();
-  std::string hint;
-  if (has_dir) {
+  if (!options.index_dir.empty()) {
     std::error_code error;
     std::filesystem::create_directories(options.index_dir, error);
     if (error) return Status(Reason::kIndexDir, fmt::format("{}: {}", options.index_dir, error.message()));
-    hint = hint_path(options.index_dir, path);
   }
+  STOKER_TRY(Unpacked unpacked, unpack(state->file, path, state->stamp, options, stop));
+  state->form = std::move(unpacked.form);
+  std::string rows_path = path;
+  FileStamp rows_stamp = state->stamp;
+  if (unpacked.rows.is_open()) {
+    state->file = std::move(unpacked.rows);
+    if (!unpacked.name.empty()) rows_path = unpacked.name;
+    STOKER_TRY(rows_stamp, stamp_of(state->file, rows_path));
+  }
+  STOKER_CHECKED(open_index(*state, rows_path, rows_stamp, options, stop));
+  if (unpacked.positions.is_open()) STOKER_CHECKED(state->use_positions(unpacked.positions));
+  return Manifest(std::move(state));
+}
+
+Status Manifest::open_index(State& state, const std::string& rows_path, const FileStamp& stamp,
+                            const ManifestOptions& options, const std::stop_token& stop) {
   const auto index_path = [&](const std::string& fingerprint) {
     return options.index_dir + "/" + fingerprint + ".rows";
   };
+  const bool has_dir = !options.index_dir.empty();
+  const std::string hint = has_dir ? hint_path(options.index_dir, rows_path, "hint") : std::string();
   if (has_dir && options.trust_stat) {
-    std::string fingerprint = hinted_fingerprint(hint, state->stamp);
-    if (!fingerprint.empty() && state->use_file(index_path(fingerprint), fingerprint)) {
-      state->fingerprint = std::move(fingerprint);
-      return Manifest(std::move(state));
+    std::string fingerprint = read_hint(hint, stamp);
+    if (!fingerprint.empty() && state.use_file(index_path(fingerprint), fingerprint)) {
+      state.fingerprint = std::move(fingerprint);
+      return {};
     }
   }
-  STOKER_TRY(state->table, scan(state->file, path, state->stamp, options, stop));
-  state->was_scanned = true;
-  state->fingerprint = fingerprint_of(state->table.header);
+  STOKER_TRY(state.table, scan(state.file, rows_path, stamp, options, stop));
+  state.was_scanned = true;
+  state.fingerprint = fingerprint_of(state.table.header);
   if (!has_dir) {
-    state->use_table();
-    return Manifest(std::move(state));
+    state.use_table();
+    return {};
   }
-  const std::string rows = index_path(state->fingerprint);
-  if (!state->use_file(rows, state->fingerprint)) {
-    STOKER_CHECKED(write_table(rows, state->table));
-    if (!state->use_file(rows, state->fingerprint)) {
+  const std::string rows = index_path(state.fingerprint);
+  if (!state.use_file(rows, state.fingerprint)) {
+    STOKER_CHECKED(write_table(rows, state.table));
+    if (!state.use_file(rows, state.fingerprint)) {
       return Status(Reason::kIndexDir, rows + ": what was written does not read back");
     }
   }
-  const std::string text = hint_text(state->stamp, state->fingerprint);
-  const std::array<std::pair<const void*, std::size_t>, 1> pieces = {{{text.data(), text.size()}}};
-  STOKER_CHECKED(write_atomically(hint, pieces));
-  return Manifest(std::move(state));
+  return write_hint(hint, stamp, state.fingerprint);
 }
 
 std::uint64_t Manifest::n_rows() const { return state_->table.header.n_rows; }
@@ -457,20 +349,25 @@ std::uint64_t Manifest::size_bytes() const { return state_->table.header.n_bytes
 const std::string& Manifest::path() const { return state_->path; }
 const std::string& Manifest::fingerprint() const { return state_->fingerprint; }
 bool Manifest::was_scanned() const { return state_->was_scanned; }
+const std::string& Manifest::form() const { return state_->form; }
 
-RowLocation Manifest::row(std::uint64_t row) const {
+RowLocation Manifest::State::place(std::uint64_t row) const {
   const std::uint64_t first = row / kRowsPerBlock * kRowsPerBlock;
-  const Block& block = state_->blocks[row / kRowsPerBlock];
-  RowLocation at{block.offset, state_->slots[row], block.line + (row - first)};
-  for (std::uint64_t i = first; i < row; ++i) at.offset += state_->slots[i];
-  auto exception = std::lower_bound(state_->exceptions.begin(), state_->exceptions.end(), first,
+  const Block& block = blocks[row / kRowsPerBlock];
+  RowLocation at{block.offset, slots[row], block.line + (row - first)};
+  for (std::uint64_t i = first; i < row; ++i) at.offset += slots[i];
+  auto exception = std::lower_bound(exceptions.begin(), exceptions.end(), first,
                                     [](const Exception& e, std::uint64_t wanted) { return e.row < wanted; });
-  for (; exception != state_->exceptions.end() && exception->row < row; ++exception) {
-    at.offset += exception->n_slot_bytes - state_->slots[exception->row];
+  for (; exception != exceptions.end() && exception->row < row; ++exception) {
+    at.offset += exception->n_slot_bytes - slots[exception->row];
     at.line += exception->n_blank_lines;
   }
-  if (exception != state_->exceptions.end() && exception->row == row) at.n_bytes = exception->n_row_bytes;
+  if (exception != exceptions.end() && exception->row == row) at.n_bytes = exception->n_row_bytes;
   return at;
+}
+
+RowLocation Manifest::row(std::uint64_t row) const {
+  return state_->elements.empty() ? state_->place(row) : state_->elements[row];
 }
 
 std::string Manifest::describe(std::uint64_t row) const {
@@ -479,7 +376,7 @@ std::string Manifest::describe(std::uint64_t row) const {
 }
 
 Result<std::string_view> Manifest::read(std::uint64_t row, std::string& buffer) const {
-  const RowLocation at = this->row(row);
+  const RowLocation at = state_->place(row);
   constexpr std::uint64_t kLineEnd = 2;
   if (at.n_bytes > state_->max_row_bytes + kLineEnd) {
     return Status(Reason::kJsonRowTooLong, fmt::format("{} bytes, limit {}", at.n_bytes, state_->max_row_bytes));
@@ -499,12 +396,8 @@ Result<std::string_view> Manifest::read(std::uint64_t row, std::string& buffer) 
 }
 
 Status Manifest::check_unchanged() const {
-  struct stat st {};
-  if (::stat(state_->path.c_str(), &st) != 0) {
-    return Status(Reason::kManifest, fmt::format("{}: {}", state_->path, errno_text()));
-  }
-  if (stamp_of(st) != state_->stamp)
-    return Status(Reason::kManifest, state_->path + ": the file changed since it was indexed");
+  STOKER_TRY(const FileStamp now, stamp_of(state_->path));
+  if (now != state_->stamp) return Status(Reason::kManifest, state_->path + ": the file changed since it was indexed");
   return {};
 }
 

@@ -12,10 +12,12 @@
 
 namespace stoker {
 
-/// Where a row stands in its file.
+struct FileStamp;
+
+/// Where a row stands in the user's file: of a packed one, in what it unpacks to.
 struct RowLocation {
   std::uint64_t offset = 0;   ///< of its first byte
-  std::uint64_t n_bytes = 0;  ///< line end included, which the last row may lack
+  std::uint64_t n_bytes = 0;  ///< of a line: with its end, which the last row may lack; of a list's element: its own
   std::uint64_t line = 0;     ///< from 1, blank lines counted
 };
 
@@ -29,7 +31,9 @@ struct ManifestOptions {
   std::function<void(std::uint64_t n_bytes_done, std::uint64_t n_bytes)> on_progress;  ///< during a scan, every 64 MiB
 };
 
-/// A local JSONL file with random access to its rows.
+/// A local file of rows with random access to them: JSONL, plain or packed by gzip or zstd, or one JSON list, plain or
+/// packed. Which one is found out from its content, never from its name. What cannot be read at any place is once
+/// written anew, as plain JSONL, into the index directory (a nameless file without one).
 ///
 /// Rows end at LF only (U+2028 and the like are text); CRLF is taken; a UTF-8 byte-order mark is skipped at the start
 /// of the file; lines of blanks, tabs and CR only are no rows, but count as lines; the last row needs no line end.
@@ -39,7 +43,8 @@ struct ManifestOptions {
 /// and a changed manifest gets another one. Threads: any, after open().
 class Manifest {
  public:
-  /// @return MANIFEST if the file cannot be read, changes during the scan, or is no regular file; INDEX_DIR; STOPPED.
+  /// @return MANIFEST if the file cannot be read, changes during the scan, is no regular file, or is damaged;
+  /// INDEX_DIR; STOPPED.
   static Result<Manifest> open(const std::string& path, const ManifestOptions& options = {}, std::stop_token stop = {});
 
   Manifest(Manifest&&) noexcept;
@@ -49,8 +54,10 @@ class Manifest {
   std::uint64_t n_rows() const;
   std::uint64_t size_bytes() const;
   const std::string& path() const;
-  /// Of the content: hash and size. Equal files at other paths have the same.
+  /// Of the rows, unpacked: hash and size. Equal files at other paths have the same.
   const std::string& fingerprint() const;
+  /// "JSONL", "JSONL in gzip", "a JSON list", ...
+  const std::string& form() const;
   bool was_scanned() const;  ///< False if an index that was there already served.
 
   /// `row` must be below n_rows().
@@ -69,6 +76,8 @@ class Manifest {
  private:
   struct State;
   explicit Manifest(std::unique_ptr<State> state);
+  static Status open_index(State& state, const std::string& rows_path, const FileStamp& stamp,
+                           const ManifestOptions& options, const std::stop_token& stop);
   std::unique_ptr<State> state_;
 };
 

@@ -1,16 +1,19 @@
 #include "pipeline/dataset.h"
 
 #include <fmt/format.h>
+#include <glob.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <utility>
 
 #include "base/hash.h"
 #include "base/log.h"
+#include "manifest/row.h"
 #include "source/url.h"
 
 namespace stoker {
@@ -54,45 +57,97 @@ Result<std::string> mirror(const std::string& url, const LoaderSettings& setting
   return shared.string();
 }
 
+// A name with *, ? or [ in it is a pattern, unless a file has just that name. Sorted by bytes: the same on every node.
+Result<std::vector<std::string>> files_of(const std::string& name) {
+  std::error_code ignored;
+  const bool is_pattern = name.find_first_of("*?[") != std::string::npos;
+  if (!is_pattern || fs::exists(name, ignored)) return std::vector<std::string>{name};
+  glob_t found{};
+  const int failed = ::glob(name.c_str(), GLOB_ERR | GLOB_NOSORT, nullptr, &found);
+  std::vector<std::string> files;
+  for (std::size_t i = 0; failed == 0 && i < found.gl_pathc; ++i) {
+    if (!fs::is_directory(found.gl_pathv[i], ignored)) files.emplace_back(found.gl_pathv[i]);
+  }
+  ::globfree(&found);
+  if (failed != 0 && failed != GLOB_NOMATCH) {
+    return Status(Reason::kManifest, fmt::format("{}: a folder of this pattern cannot be read", name));
+  }
+  if (files.empty()) return Status(Reason::kManifest, fmt::format("{}: no file has such a name", name));
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+// Which shapes the first rows have: what a reader of the log can hold against what they meant.
+void tell_shapes(const Manifest& manifest, const std::string& name, const RowOptions& options) {
+  constexpr std::uint64_t kRowsRead = 16;
+  std::map<std::string, int> n_of;
+  std::string buffer;
+  const std::uint64_t n = std::min(manifest.n_rows(), kRowsRead);
+  for (std::uint64_t row = 0; row < n; ++row) {
+    RowNotes notes;
+    const auto line = manifest.read(row, buffer);
+    const bool is_read = line.ok() && parse_row(*line, options, &notes).ok();
+    ++n_of[is_read ? fmt::format("{} form", name_of(notes.row_shape)) : "not readable"];
+  }
+  std::string shapes;
+  for (const auto& [shape, count] : n_of) {
+    shapes += shapes.empty() ? "" : ", ";
+    shapes += n_of.size() == 1 ? shape : fmt::format("{} {}", count, shape);
+  }
+  log(LogLevel::kInfo,
+      fmt::format("{}: {} rows ({}); the first {}: {}", name, manifest.n_rows(), manifest.form(), n, shapes));
+}
+
 }  // namespace
+
+Result<Dataset::Source> Dataset::open_source(const DataSettings& data, const std::string& name,
+                                             const LoaderSettings& settings, Fetcher& fetcher, std::stop_token stop,
+                                             const std::function<void(std::string_view)>& on_progress) {
+  STOKER_TRY(const Location where, parse_location(name));
+  std::string path = where.key;
+  if (where.kind != Location::Kind::kFile) {
+    auto local = mirror(name, settings, fetcher, stop, on_progress);
+    if (!local.ok()) {
+      // Nothing to skip here: without its manifest there is no run.
+      const Status why = std::move(local).status();
+      const Reason reason = why.code() == Code::kBadSample ? Reason::kManifest : why.reason();
+      return Status(reason, why.message()).with("manifest " + name);
+    }
+    path = std::move(local).value();
+  }
+  ManifestOptions options{.index_dir = settings.index_dir,
+                          .max_row_bytes = data.max_row_bytes,
+                          .on_progress = [&](std::uint64_t done, std::uint64_t total) {
+                            on_progress(fmt::format("scanning {}: {} of {} bytes", name, done, total));
+                          }};
+  STOKER_TRY(Manifest manifest, Manifest::open(path, options, stop));
+  tell_shapes(manifest, name, data.rows);
+  return Source{std::move(manifest), name, data.media_root.empty() ? folder_of(name) : data.media_root, data.rows};
+}
 
 Result<Dataset> Dataset::open(const LoaderSettings& settings, Fetcher& fetcher, std::stop_token stop,
                               const std::function<void(std::string_view)>& on_progress) {
-  std::vector<Manifest> manifests;
-  std::vector<std::string> names;
-  std::vector<std::string> roots;
-  std::vector<SourceRows> sources;
+  std::vector<Source> sources;
+  std::vector<SourceRows> rows;
   for (const DataSettings& data : settings.output.data) {
-    STOKER_TRY(const Location where, parse_location(data.manifest));
-    std::string path = where.key;
-    if (where.kind != Location::Kind::kFile) {
-      auto local = mirror(data.manifest, settings, fetcher, stop, on_progress);
-      if (!local.ok()) {
-        // Nothing to skip here: without its manifest there is no run.
-        const Status why = std::move(local).status();
-        const Reason reason = why.code() == Code::kBadSample ? Reason::kManifest : why.reason();
-        return Status(reason, why.message()).with("manifest " + data.manifest);
-      }
-      path = std::move(local).value();
+    std::vector<std::string> names = {data.manifest};
+    if (data.manifest.find("://") == std::string::npos) {
+      STOKER_TRY(names, files_of(data.manifest));
     }
-    ManifestOptions options{.index_dir = settings.index_dir,
-                            .on_progress = [&](std::uint64_t done, std::uint64_t total) {
-                              on_progress(fmt::format("scanning {}: {} of {} bytes", data.manifest, done, total));
-                            }};
-    STOKER_TRY(Manifest manifest, Manifest::open(path, options, stop));
-    sources.push_back({manifest.fingerprint(), manifest.n_rows()});
-    manifests.push_back(std::move(manifest));
-    names.push_back(data.manifest);
-    roots.push_back(data.media_root.empty() ? folder_of(data.manifest) : data.media_root);
+    for (const std::string& name : names) {
+      STOKER_TRY(Source source, open_source(data, name, settings, fetcher, stop, on_progress));
+      rows.push_back({source.manifest.fingerprint(), source.manifest.n_rows()});
+      sources.push_back(std::move(source));
+    }
   }
   STOKER_TRY(Order order,
-             Order::make(std::move(sources), settings.output.seed, settings.output.shuffle, settings.output.epochs));
-  return Dataset(std::move(manifests), std::move(names), std::move(roots), std::move(order));
+             Order::make(std::move(rows), settings.output.seed, settings.output.shuffle, settings.output.epochs));
+  return Dataset(std::move(sources), std::move(order));
 }
 
 std::string Dataset::fingerprint() const {
   Digest digest;
-  for (const Manifest& m : manifests_) digest.add(m.fingerprint());
+  for (const Source& source : sources_) digest.add(source.manifest.fingerprint());
   return digest.hex();
 }
 

@@ -18,30 +18,37 @@ namespace stoker {
 /// The manifests of a run, opened, and the order over their rows. Immutable once open. Threads: any.
 class Dataset {
  public:
-  /// Opens every manifest; one on S3 is first mirrored into the index directory, where a mirror with the same ETag is
-  /// used again. `on_progress` gets a line now and then. @return MANIFEST, INDEX_DIR, NO_DATA, FETCH_*, STOPPED.
+  /// Opens every manifest, those that a pattern names in the order of their names; one on S3 is first mirrored into the
+  /// index directory, where a mirror with the same ETag is used again. `on_progress` gets a line now and then. @return
+  /// MANIFEST, INDEX_DIR, NO_DATA, FETCH_*, STOPPED.
   static Result<Dataset> open(const LoaderSettings& settings, Fetcher& fetcher, std::stop_token stop,
                               const std::function<void(std::string_view)>& on_progress);
 
   const Order& order() const { return order_; }
-  const Manifest& manifest(std::uint32_t source) const { return manifests_[source]; }
-  const std::string& media_root(std::uint32_t source) const { return media_roots_[source]; }
+  /// Manifests; of a pattern each file is one.
+  std::size_t n_sources() const { return sources_.size(); }
+  const Manifest& manifest(std::uint32_t source) const { return sources_[source].manifest; }
+  const std::string& media_root(std::uint32_t source) const { return sources_[source].media_root; }
+  /// How its rows are read.
+  const RowOptions& rows(std::uint32_t source) const { return sources_[source].rows; }
   /// As the settings name it, for messages and ledgers.
-  const std::string& name(std::uint32_t source) const { return names_[source]; }
+  const std::string& name(std::uint32_t source) const { return sources_[source].name; }
   /// Of all contents, in order.
   std::string fingerprint() const;
 
  private:
-  Dataset(std::vector<Manifest> manifests, std::vector<std::string> names, std::vector<std::string> media_roots,
-          Order order)
-      : manifests_(std::move(manifests)),
-        names_(std::move(names)),
-        media_roots_(std::move(media_roots)),
-        order_(std::move(order)) {}
+  struct Source {
+    Manifest manifest;
+    std::string name;
+    std::string media_root;
+    RowOptions rows;
+  };
+  Dataset(std::vector<Source> sources, Order order) : sources_(std::move(sources)), order_(std::move(order)) {}
+  static Result<Source> open_source(const DataSettings& data, const std::string& name, const LoaderSettings& settings,
+                                    Fetcher& fetcher, std::stop_token stop,
+                                    const std::function<void(std::string_view)>& on_progress);
 
-  std::vector<Manifest> manifests_;
-  std::vector<std::string> names_;
-  std::vector<std::string> media_roots_;
+  std::vector<Source> sources_;
   Order order_;
 };
 

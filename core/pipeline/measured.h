@@ -15,7 +15,8 @@ namespace stoker {
 
 /// An image of a sample, before its pixels are read.
 struct MeasuredImage {
-  std::string url;
+  std::string url;               ///< as resolve_media gives it; of an inline picture only its beginning, for people
+  bool is_inline = false;        ///< its bytes stand in the row, as a data: URL
   qwen_vl::SizePx upright;       ///< of the file
   qwen_vl::SizePx prepared;      ///< after the user's own code; without one the same
   qwen_vl::SizeRequest request;  ///< what the row asks for itself

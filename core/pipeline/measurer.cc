@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "pipeline/sample_steps.h"
+#include "source/url.h"
 
 namespace stoker {
 /// One window under way. Parts are samples' rows and, added by them, their images' headers.
@@ -60,9 +61,9 @@ void Measurer::measure_sample(const std::shared_ptr<Task>& task, std::size_t ind
   std::vector<MediaRef> media;
   Status status = read_row(sample, media);
   if (status.ok()) {
-    const std::vector<const MediaRef*> pictures = media_of_pictures(media);
+    const std::vector<PictureRef> pictures = pictures_of(media);
     task->parts_left[index] += static_cast<int>(pictures.size());
-    for (std::size_t k = 0; k < pictures.size(); ++k) measure_image(task, index, k, *pictures[k]);
+    for (std::size_t k = 0; k < pictures.size(); ++k) measure_image(task, index, k, pictures[k]);
   }
   part_done(*task, index, -1, std::move(status));
 }
@@ -72,15 +73,16 @@ Status Measurer::read_row(MeasuredSample& sample, std::vector<MediaRef>& media) 
   STOKER_TRY(const std::string_view line, dataset_.manifest(sample.entry.source).read(sample.entry.row, buffer));
   Sample row;
   RowNotes notes;
-  STOKER_CHECKED(
-      read_sample(line, dataset_.media_root(sample.entry.source), settings_.output, *model_, sample, row, &notes));
+  STOKER_CHECKED(read_sample(line, dataset_.media_root(sample.entry.source), dataset_.rows(sample.entry.source),
+                             settings_.output, *model_, sample, row, &notes));
   if (options_.on_row) options_.on_row(sample.order_index, row, notes);
   media = std::move(row.media);
   return {};
 }
 
 void Measurer::measure_image(const std::shared_ptr<Task>& task, std::size_t index, std::size_t image,
-                             const MediaRef& media) {
+                             const PictureRef& picture) {
+  const MediaRef& media = *picture.media;
   MeasuredSample& sample = task->window->samples[index];
   MeasuredImage& measured = sample.picture(image);
   const HeaderReads headers = headers_of(sample);
@@ -89,10 +91,17 @@ void Measurer::measure_image(const std::shared_ptr<Task>& task, std::size_t inde
       measured.upright = {media.height_px, media.width_px};
       measured.is_size_from_row = true;
     }
+    if (measured.is_inline) {
+      return part_done(*task, index, static_cast<std::int32_t>(image),
+                       measure_inline(settings_.output, *model_, *picture.reference, measured));
+    }
     fetch_header(task, index, image, Buffer(), settings_.speed.probe_bytes);
   } else if (is_size_trusted(settings_.output, media)) {
     part_done(*task, index, static_cast<std::int32_t>(image),
-              apply_size(measured, {{media.height_px, media.width_px}, 0}, true));
+              apply_size(measured, {{media.height_px, media.width_px}, measured.object_bytes}, true));
+  } else if (measured.is_inline) {
+    part_done(*task, index, static_cast<std::int32_t>(image),
+              measure_inline(settings_.output, *model_, *picture.reference, measured));
   } else if (const auto known = known_size(measured.url)) {
     part_done(*task, index, static_cast<std::int32_t>(image), apply_size(measured, *known, false));
   } else if (headers == HeaderReads::kNone) {
@@ -188,7 +197,7 @@ void Measurer::part_done(Task& task, std::size_t index, std::int32_t image, Stat
       if (sample.bad.ok() || image < sample.bad_image) {
         sample.bad = std::move(status);
         sample.bad_image = image;
-        if (image >= 0) sample.bad_media = sample.picture(static_cast<std::size_t>(image)).url;
+        if (image >= 0) sample.bad_media = shown_media(sample.picture(static_cast<std::size_t>(image)).url);
       }
     }
   }

@@ -67,7 +67,8 @@ class Measurer {
 
   void measure_sample(const std::shared_ptr<Task>& task, std::size_t index);
   Status read_row(MeasuredSample& sample, std::vector<MediaRef>& media) const;
-  void measure_image(const std::shared_ptr<Task>& task, std::size_t index, std::size_t image, const MediaRef& media);
+  void measure_image(const std::shared_ptr<Task>& task, std::size_t index, std::size_t image,
+                     const PictureRef& picture);
   void fetch_header(std::shared_ptr<Task> task, std::size_t index, std::size_t image, Buffer have,
                     std::uint64_t want_end);
   void header_arrived(const std::shared_ptr<Task>& task, std::size_t index, std::size_t image, const Buffer& have,

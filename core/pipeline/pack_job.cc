@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "source/url.h"
+
 namespace stoker {
 
 PackShape shape_of(const PackTask& task, const qwen_vl::QwenVl& model) {
@@ -103,11 +105,12 @@ void PackJob::picture_done(std::size_t i, std::size_t k, Status status) {
     // One line per sample, for the first of its pictures, whichever failed first.
     if (is_kept_[i]) {
       is_kept_[i] = false;
-      bad_.push_back({k, {sample.order_index, sample.entry, sample.picture(k).url, std::move(status)}});
+      bad_.push_back({k, {sample.order_index, sample.entry, shown_media(sample.picture(k).url), std::move(status)}});
     } else {
       const auto line = std::find_if(bad_.begin(), bad_.end(),
                                      [&](const Bad& b) { return b.entry.order_index == sample.order_index; });
-      if (k < line->picture) *line = {k, {sample.order_index, sample.entry, sample.picture(k).url, std::move(status)}};
+      if (k < line->picture)
+        *line = {k, {sample.order_index, sample.entry, shown_media(sample.picture(k).url), std::move(status)}};
     }
   }
   part_done();

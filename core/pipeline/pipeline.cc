@@ -20,7 +20,8 @@ Pipeline::Pipeline(const LoaderSettings& settings, const Dataset& dataset, std::
       measurer_(settings, dataset, model, *fetcher_, workers_),
       planner_(settings, dataset, measurer_, std::move(digests), gate_, start, clock),
       preparer_(
-          settings, model, blocks_, *fetcher_, workers_, clock, [this](ReadyPack pack) { pack_done(std::move(pack)); },
+          settings, dataset, model, blocks_, *fetcher_, workers_, clock,
+          [this](ReadyPack pack) { pack_done(std::move(pack)); },
           [this](Status status) { end_with(std::move(status)); }),
       planned_(static_cast<std::size_t>(std::max(1, settings.output.pack.packs_per_step / settings.dp_size)), clock) {
   planner_thread_ = std::jthread([this] { run_planner(stop_.get_token()); });

@@ -17,10 +17,11 @@ std::size_t largest_block(const PackSettings& pack, const qwen_vl::ProcessorConf
   return BlockPool::rounded(PackLayout(shape).n_bytes);
 }
 
-Preparer::Preparer(const LoaderSettings& settings, std::shared_ptr<const qwen_vl::QwenVl> model,
+Preparer::Preparer(const LoaderSettings& settings, const Dataset& dataset, std::shared_ptr<const qwen_vl::QwenVl> model,
                    std::shared_ptr<BlockPool> blocks, Fetcher& fetcher, WorkerPool& workers, const Clock& clock,
                    Done done, Fatal fatal)
     : settings_(settings),
+      dataset_(dataset),
       model_(std::move(model)),
       blocks_(std::move(blocks)),
       fetcher_(fetcher),
@@ -101,6 +102,7 @@ Status Preparer::admit(PackTask task, std::stop_token stop) {
 }
 
 void Preparer::fetch_picture(const std::shared_ptr<PackJob>& job, std::size_t i, std::size_t k, std::stop_token stop) {
+  if (job->task().sample(i).picture(k).is_inline) return decode_inline(job, i, k);
   const std::uint64_t priority = job->task().priority;
   FetchRequest request{
       .url = job->task().sample(i).picture(k).url, .priority = priority, .if_match = "", .stop = std::move(stop)};
@@ -112,26 +114,38 @@ void Preparer::fetch_picture(const std::shared_ptr<PackJob>& job, std::size_t i,
     }
     auto object = std::make_shared<FetchedObject>(std::move(got).value());
     workers_.submit(priority, [this, job, i, k, object](int worker) {
-      Status status = decode_picture(*job, i, k, *object, worker);
+      Status status = decode_picture(*job, i, k, object->bytes.bytes(), worker);
       if (!status.ok() && status.code() != Code::kBadSample) return fatal_(std::move(status));
       job->picture_done(i, k, std::move(status));
     });
   });
 }
 
-Status Preparer::decode_picture(PackJob& job, std::size_t i, std::size_t k, const FetchedObject& object, int worker) {
+void Preparer::decode_inline(const std::shared_ptr<PackJob>& job, std::size_t i, std::size_t k) {
+  workers_.submit(job->task().priority, [this, job, i, k](int worker) {
+    const auto read_and_decode = [&]() -> Status {
+      STOKER_TRY(const Buffer object, read_inline(dataset_, settings_.output, job->task().sample(i).entry, k));
+      return decode_picture(*job, i, k, object.bytes(), worker);
+    };
+    Status status = read_and_decode();
+    if (!status.ok() && status.code() != Code::kBadSample) return fatal_(std::move(status));
+    job->picture_done(i, k, std::move(status));
+  });
+}
+
+Status Preparer::decode_picture(PackJob& job, std::size_t i, std::size_t k, std::span<const std::byte> object,
+                                int worker) {
   const MeasuredSample& sample = job.task().sample(i);
   const MeasuredImage& planned = sample.picture(k);
   decoded_pixels_.add(std::int64_t{planned.upright.height} * planned.upright.width);
   Worker& own = own_[static_cast<std::size_t>(worker)];
   if (k < sample.images.size()) {
-    STOKER_CHECKED(
-        decode_measured(settings_.output, *model_, planned, object.bytes.bytes(), own.decoder, job.patches_of(i, k)));
+    STOKER_CHECKED(decode_measured(settings_.output, *model_, planned, object, own.decoder, job.patches_of(i, k)));
   } else {
     std::size_t frame = k - sample.images.size();
     std::size_t clip = 0;
     while (frame >= sample.clips[clip].frames.size()) frame -= sample.clips[clip++].frames.size();
-    STOKER_CHECKED(decode_frame(settings_.output, *model_, sample.clips[clip], frame, object.bytes.bytes(), own.decoder,
+    STOKER_CHECKED(decode_frame(settings_.output, *model_, sample.clips[clip], frame, object, own.decoder,
                                 own.frame_patches, job.clip_patches_of(i, clip)));
   }
   if (!own.decoder.notes().is_empty()) count_notes(own.decoder.notes(), planned.url);

@@ -3,6 +3,7 @@
 #include <array>
 #include <functional>
 #include <memory>
+#include <span>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "media/image.h"
 #include "mem/block.h"
 #include "metric/metric.h"
+#include "pipeline/dataset.h"
 #include "pipeline/pack_job.h"
 #include "pipeline/settings.h"
 #include "source/source.h"
@@ -30,7 +32,7 @@ class Preparer {
 
   /// @param done   Gets every finished pack, out of order. @param fatal  Gets what ends the run (OUTAGE, FETCH_*,
   /// INTERNAL), perhaps more than once.
-  Preparer(const LoaderSettings& settings, std::shared_ptr<const qwen_vl::QwenVl> model,
+  Preparer(const LoaderSettings& settings, const Dataset& dataset, std::shared_ptr<const qwen_vl::QwenVl> model,
            std::shared_ptr<BlockPool> blocks, Fetcher& fetcher, WorkerPool& workers, const Clock& clock, Done done,
            Fatal fatal);
 
@@ -52,13 +54,15 @@ class Preparer {
     std::vector<std::uint8_t> frame_patches;
   };
   void fetch_picture(const std::shared_ptr<PackJob>& job, std::size_t i, std::size_t k, std::stop_token stop);
-  Status decode_picture(PackJob& job, std::size_t i, std::size_t k, const FetchedObject& object, int worker);
+  Status decode_picture(PackJob& job, std::size_t i, std::size_t k, std::span<const std::byte> object, int worker);
+  void decode_inline(const std::shared_ptr<PackJob>& job, std::size_t i, std::size_t k);
   void count_notes(ImageNotes notes, const std::string& url);
   std::size_t encoded_estimate(const PackTask& task) const;
   std::size_t largest_encoded() const;
   Status check_block(std::size_t n_bytes);
 
   const LoaderSettings& settings_;
+  const Dataset& dataset_;
   const std::shared_ptr<const qwen_vl::QwenVl> model_;
   const std::shared_ptr<BlockPool> blocks_;
   Fetcher& fetcher_;

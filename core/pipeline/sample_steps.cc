@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "source/data/data_url.h"
 #include "source/url.h"
 
 namespace stoker {
@@ -15,21 +16,28 @@ Result<std::shared_ptr<const qwen_vl::QwenVl>> load_model(const LoaderSettings& 
       {.engine = output.template_engine, .labels = output.labels, .make_renderer = settings.make_renderer});
 }
 
-Status read_sample(std::string_view line, const std::string& media_root, const OutputSettings& output,
-                   const qwen_vl::QwenVl& model, MeasuredSample& sample, Sample& row, RowNotes* notes,
-                   std::vector<qwen_vl::TurnRange>* turns) {
+Status read_sample(std::string_view line, const std::string& media_root, const RowOptions& rows,
+                   const OutputSettings& output, const qwen_vl::QwenVl& model, MeasuredSample& sample, Sample& row,
+                   RowNotes* notes, std::vector<qwen_vl::TurnRange>* turns) {
   std::string rewritten;
   if (output.user_code && output.user_code->has_row()) {
     STOKER_TRY(rewritten, output.user_code->row(line));
     line = rewritten;
   }
-  STOKER_TRY(row, parse_row(line, {}, notes));
+  STOKER_TRY(row, parse_row(line, rows, notes));
   if (!row.boxes.empty()) return {Reason::kMediaUnsupported, "boxes are not written by this version"};
   STOKER_TRY(sample.text, model.encode(row, turns));
   auto resolved = [&](const std::string& reference, MeasuredImage& picture) -> Status {
+    if (is_data_url(reference)) {
+      // A window of planned samples must not hold its pictures: the row is read again when they are wanted.
+      picture.url = shown_media(reference);
+      picture.is_inline = true;
+      picture.object_bytes = data_url_bytes(reference);
+      return {};
+    }
     auto url = resolve_media(reference, media_root);
     if (!url.ok()) {
-      sample.bad_media = reference;
+      sample.bad_media = shown_media(reference);
       return std::move(url).status();
     }
     picture.url = std::move(url).value();
@@ -55,15 +63,49 @@ Status read_sample(std::string_view line, const std::string& media_root, const O
   return {};
 }
 
-std::vector<const MediaRef*> media_of_pictures(const std::vector<MediaRef>& media) {
-  std::vector<const MediaRef*> out;
+std::vector<PictureRef> pictures_of(const std::vector<MediaRef>& media) {
+  std::vector<PictureRef> out;
   for (const MediaRef& each : media) {
-    if (each.kind == MediaKind::kImage) out.push_back(&each);
+    if (each.kind == MediaKind::kImage) out.push_back({&each, &each.reference});
   }
   for (const MediaRef& each : media) {
-    if (each.kind == MediaKind::kVideo) out.insert(out.end(), each.frames.size(), &each);
+    if (each.kind != MediaKind::kVideo) continue;
+    for (const std::string& frame : each.frames) out.push_back({&each, &frame});
   }
   return out;
+}
+
+Result<Buffer> read_inline(const std::string& reference) {
+  constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 31;  // as for any object
+  return decode_data_url(reference, kMostBytes);
+}
+
+Status measure_inline(const OutputSettings& output, const qwen_vl::QwenVl& model, const std::string& reference,
+                      MeasuredImage& image) {
+  STOKER_TRY(const Buffer bytes, read_inline(reference));
+  image.object_bytes = bytes.size();
+  STOKER_TRY(const Probe probed, probe(bytes.bytes(), bytes.size(), output.image.limits));
+  if (!probed.info) return {Reason::kImgTruncated, "the header is not complete"};
+  const qwen_vl::SizePx found = upright_size(*probed.info, output.image);
+  if (image.is_size_from_row && image.upright != found) return size_mismatch(image, found);
+  return plan_measured(output, model, found, image);
+}
+
+Result<Buffer> read_inline(const Dataset& dataset, const OutputSettings& output, const OrderEntry& entry,
+                           std::size_t picture) {
+  thread_local std::string buffer;
+  STOKER_TRY(std::string_view line, dataset.manifest(entry.source).read(entry.row, buffer));
+  std::string rewritten;
+  if (output.user_code && output.user_code->has_row()) {
+    STOKER_TRY(rewritten, output.user_code->row(line));
+    line = rewritten;
+  }
+  STOKER_TRY(const Sample row, parse_row(line, dataset.rows(entry.source)));
+  const std::vector<PictureRef> pictures = pictures_of(row.media);
+  if (picture >= pictures.size() || !is_data_url(*pictures[picture].reference)) {
+    return Status(Reason::kManifest, dataset.name(entry.source) + ": a row is not what it was when it was planned");
+  }
+  return read_inline(*pictures[picture].reference);
 }
 
 bool is_size_trusted(const OutputSettings& output, const MediaRef& media) {

@@ -11,7 +11,9 @@
 #include "data/sample.h"
 #include "manifest/row.h"
 #include "media/image.h"
+#include "mem/buffer.h"
 #include "model/qwen_vl/qwen_vl.h"
+#include "pipeline/dataset.h"
 #include "pipeline/measured.h"
 #include "pipeline/settings.h"
 
@@ -28,15 +30,31 @@ Result<std::shared_ptr<const qwen_vl::QwenVl>> load_model(const LoaderSettings& 
 /// @param notes, turns  May be null.
 /// @return What makes the sample bad (JSON_*, ROW_*, MEDIA_*, NO_LOSS_TOKENS ...); `sample.bad_media` names the media
 /// that is to blame, if one is.
-Status read_sample(std::string_view line, const std::string& media_root, const OutputSettings& output,
-                   const qwen_vl::QwenVl& model, MeasuredSample& sample, Sample& row, RowNotes* notes = nullptr,
-                   std::vector<qwen_vl::TurnRange>* turns = nullptr);
+/// @param rows  How the row's manifest is read.
+Status read_sample(std::string_view line, const std::string& media_root, const RowOptions& rows,
+                   const OutputSettings& output, const qwen_vl::QwenVl& model, MeasuredSample& sample, Sample& row,
+                   RowNotes* notes = nullptr, std::vector<qwen_vl::TurnRange>* turns = nullptr);
+
+/// The bytes of an image that stands in its row. @return MEDIA_DATA, MEDIA_TOO_LARGE.
+Result<Buffer> read_inline(const std::string& reference);
+/// The same, of a row of the data that is read again. @return also as Manifest::read and parse_row; MANIFEST if the row
+/// changed.
+Result<Buffer> read_inline(const Dataset& dataset, const OutputSettings& output, const OrderEntry& entry,
+                           std::size_t picture);
+/// What planning needs of one. @return MEDIA_DATA, MEDIA_SIZE_MISMATCH, MEDIA_TOO_LARGE, IMG_*.
+Status measure_inline(const OutputSettings& output, const qwen_vl::QwenVl& model, const std::string& reference,
+                      MeasuredImage& image);
 
 /// Whether a row's own `width` and `height` are what is planned with.
 bool is_size_trusted(const OutputSettings& output, const MediaRef& media);
 
-/// The reference that each picture of a sample (MeasuredSample::picture) belongs to: a clip's for all its frames.
-std::vector<const MediaRef*> media_of_pictures(const std::vector<MediaRef>& media);
+/// What a row says of one picture of a sample (MeasuredSample::picture): an image, or a frame of a clip.
+struct PictureRef {
+  const MediaRef* media;         ///< of a frame its clip's
+  const std::string* reference;  ///< its own
+};
+/// Of all pictures in their order. Borrows from `media`.
+std::vector<PictureRef> pictures_of(const std::vector<MediaRef>& media);
 
 /// What a header said, as sizes are planned with.
 qwen_vl::SizePx upright_size(const ImageInfo& info, const ImageOptions& options);

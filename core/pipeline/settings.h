@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "manifest/index.h"
+#include "manifest/row_options.h"
 #include "media/image.h"
 #include "metric/metric.h"
 #include "model/profile.h"
@@ -31,8 +33,10 @@ enum class BadSamplePolicy : std::uint8_t { kSkip, kStop };
 
 /// One manifest and where its relative media lie.
 struct DataSettings {
-  std::string manifest;    ///< absolute path or s3://bucket/key
+  std::string manifest;    ///< absolute path, a pattern of one (*, ?, [...]), or s3://bucket/key
   std::string media_root;  ///< empty: the manifest's folder
+  RowOptions rows = {};    ///< how its rows are read
+  std::uint64_t max_row_bytes = ManifestOptions{}.max_row_bytes;  ///< a longer row is a bad sample
 };
 
 /// Decides what comes out: every member is part of the fingerprint.

@@ -37,8 +37,8 @@ struct BlockingPool::Thread {
 };
 
 BlockingPool::BlockingPool(JobOwner& owner, const BlockingSource& files, const BlockingSource& memory,
-                           const Clock& clock)
-    : owner_(owner), files_(files), memory_(memory), clock_(clock) {}
+                           const BlockingSource& data, const Clock& clock)
+    : owner_(owner), files_(files), memory_(memory), data_(data), clock_(clock) {}
 
 BlockingPool::~BlockingPool() { stop(); }
 
@@ -82,7 +82,9 @@ void BlockingPool::run(Thread& me, int worker) {
     if (job->request.stop.stop_requested()) {
       outcome.status = Status(Reason::kStopped, "no longer wanted");
     } else {
-      const BlockingSource& source = job->at.kind == Location::Kind::kMemory ? memory_ : files_;
+      const BlockingSource& source = job->at.kind == Location::Kind::kMemory ? memory_
+                                     : job->at.kind == Location::Kind::kData ? data_
+                                                                             : files_;
       try {
         Result<FetchedObject> object = source.read(job->request, job->at, stop);
         if (object.ok()) {

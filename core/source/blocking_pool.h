@@ -28,7 +28,8 @@ class BlockingSource {
 class BlockingPool {
  public:
   /// Everything borrowed must outlive the pool.
-  BlockingPool(JobOwner& owner, const BlockingSource& files, const BlockingSource& memory, const Clock& clock);
+  BlockingPool(JobOwner& owner, const BlockingSource& files, const BlockingSource& memory, const BlockingSource& data,
+               const Clock& clock);
   ~BlockingPool();
   BlockingPool(const BlockingPool&) = delete;
   BlockingPool& operator=(const BlockingPool&) = delete;
@@ -45,6 +46,7 @@ class BlockingPool {
   JobOwner& owner_;
   const BlockingSource& files_;
   const BlockingSource& memory_;
+  const BlockingSource& data_;
   const Clock& clock_;
   std::stop_source stop_;
   std::vector<std::unique_ptr<Thread>> threads_;

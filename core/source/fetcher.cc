@@ -16,6 +16,7 @@
 #include "base/mutex.h"
 #include "metric/metric.h"
 #include "source/blocking_pool.h"
+#include "source/data/data_url.h"
 #include "source/file/file_source.h"
 #include "source/http/http_loop.h"
 #include "source/job_queue.h"
@@ -127,6 +128,7 @@ class Fetcher::Impl {
   PlainHttp plain_;
   const FileSource files_;
   const MemorySource memory_;
+  const DataSource data_;
   Lane network_;
   Lane local_;
   BlockingPool pool_;
@@ -148,9 +150,10 @@ Fetcher::Impl::Impl(FetchSettings settings, const Clock& clock, std::unique_ptr<
       s3_(std::move(s3)),
       files_(settings_.max_object_bytes),
       memory_(settings_.storage.memory),
+      data_(settings_.max_object_bytes),
       network_(*this, fit_to_descriptors(settings_.concurrency)),
       local_(*this, settings_.n_file_threads),
-      pool_(local_, files_, memory_, clock) {}
+      pool_(local_, files_, memory_, data_, clock) {}
 
 Status Fetcher::Impl::start() {
   HttpSettings http;

@@ -7,7 +7,7 @@
 namespace stoker {
 namespace {
 
-constexpr std::size_t kMaxShown = 400;
+constexpr std::size_t kMaxShown = 256;
 
 bool is_alpha(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
@@ -39,7 +39,8 @@ Split split_scheme(std::string_view url) {
 }
 
 bool is_served(std::string_view scheme) {
-  return scheme == "s3" || scheme == "http" || scheme == "https" || scheme == "mem" || scheme == "file";
+  return scheme == "s3" || scheme == "http" || scheme == "https" || scheme == "mem" || scheme == "file" ||
+         scheme == "data";
 }
 
 std::string quoted(std::string_view text) {
@@ -50,10 +51,9 @@ std::string quoted(std::string_view text) {
 }
 
 Status refuse_scheme(std::string_view scheme, std::string_view url) {
-  const std::string shown =
-      scheme == "data" ? "\"data:...\"" : quoted(url.substr(0, std::min(url.find('?'), url.size())));
-  return {Reason::kMediaScheme, shown + ": scheme \"" + std::string(scheme) +
-                                    "\" is not served by this version (served: paths, file, s3, http, https)"};
+  return {Reason::kMediaScheme, quoted(url.substr(0, std::min(url.find('?'), url.size()))) + ": scheme \"" +
+                                    std::string(scheme) +
+                                    "\" is not served by this version (served: paths, file, s3, http, https, data)"};
 }
 
 Result<std::string> path_of_file_url(std::string_view rest, std::string_view url) {
@@ -82,6 +82,7 @@ Result<std::string> resolve_media(std::string_view reference, std::string_view m
   if (split.scheme == "file") return path_of_file_url(split.rest, reference);
   if (!split.scheme.empty()) {
     if (!is_served(split.scheme)) return refuse_scheme(split.scheme, reference);
+    if (split.scheme == "data") return std::string(reference);
     return split.scheme + "://" + std::string(split.rest);
   }
   if (reference.front() == '/') return std::string(reference);
@@ -90,7 +91,7 @@ Result<std::string> resolve_media(std::string_view reference, std::string_view m
   std::string joined(media_root);
   if (root.scheme == "file") {
     STOKER_TRY(joined, path_of_file_url(root.rest, media_root));
-  } else if (!root.scheme.empty() && !is_served(root.scheme)) {
+  } else if (root.scheme == "data" || (!root.scheme.empty() && !is_served(root.scheme))) {
     return refuse_scheme(root.scheme, media_root);
   } else if (root.scheme.empty() && (media_root.empty() || media_root.front() != '/')) {
     return Status(Reason::kSettings, "the media root " + quoted(media_root) +
@@ -118,6 +119,11 @@ Result<Location> parse_location(std::string_view url) {
     at.key = std::string(split.rest);
     return at;
   }
+  if (split.scheme == "data") {
+    at.kind = Location::Kind::kData;
+    at.key = std::string(url);
+    return at;
+  }
   if (split.scheme == "http" || split.scheme == "https") {
     at.kind = Location::Kind::kHttp;
     at.key = split.scheme + "://" + std::string(split.rest);
@@ -133,10 +139,24 @@ Result<Location> parse_location(std::string_view url) {
   return at;
 }
 
+std::string shown_media(std::string_view reference) {
+  constexpr std::size_t kPrefix = 64;
+  constexpr std::size_t kLongestName = 255;  // of a file, on every system
+  const bool is_data = reference.size() >= 5 && split_scheme(reference.substr(0, 5)).scheme == "data";
+  // Base64 has slashes, so it is not its last name that is long, but all of it.
+  const bool is_too_long = reference.size() > 4 * kLongestName;
+  if (!is_data && !is_too_long) return std::string(reference);
+  if (reference.size() <= kPrefix) return std::string(reference);
+  std::size_t n = kPrefix;
+  while (n > 0 && (static_cast<unsigned char>(reference[n]) & 0xC0) == 0x80) --n;
+  return std::string(reference.substr(0, n)) + "... (" + std::to_string(reference.size()) + " characters)";
+}
+
 std::string Location::shown() const {
   switch (kind) {
     case Kind::kFile:
-      return quoted(key);
+    case Kind::kData:
+      return quoted(shown_media(key));
     case Kind::kS3:
       return quoted("s3://" + bucket + "/" + key);
     case Kind::kMemory:

@@ -172,10 +172,15 @@ def default_media_root(settings: Settings, media_root: str | None) -> str:
 
 
 def features_of(
-    core: _core.CoreInspector, row: Mapping[str, Any] | str | bytes, media_root: str, *, with_pixels: bool = True
+    core: _core.CoreInspector,
+    row: Mapping[str, Any] | str | bytes,
+    media_root: str,
+    *,
+    with_pixels: bool = True,
+    source: int | None = None,
 ) -> Features:
     """Prepares a row; what makes it bad is said in the result."""
-    got = core.prepare(_line_of(row), media_root, with_pixels)
+    got = core.prepare(_line_of(row), media_root, with_pixels, source)
     return Features(
         id=got["id"],
         input_ids=got["input_ids"],

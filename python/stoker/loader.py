@@ -19,7 +19,7 @@ from stoker.batch import Batch
 from stoker.errors import InvalidArgumentError
 from stoker.jinja import make_renderer
 from stoker.report import Report
-from stoker.settings import Settings, resolve_speed
+from stoker.settings import Settings, parse_bytes, resolve_speed
 
 __all__ = ["Loader", "SampleOrigin"]
 
@@ -208,7 +208,15 @@ def core_settings(settings: Settings, dp_rank: int = 0, dp_size: int = 1) -> _co
     index_dir = settings.resolved_index_dir()
     out = _core.LoaderSettings()
     for source in settings.data:
-        out.add_data(source.manifest, source.media_root)
+        out.add_data(
+            manifest=source.manifest,
+            media_root=source.media_root,
+            shape=source.shape,
+            columns=dict(source.columns),
+            roles=dict(source.roles),
+            nonfinite_is_null=source.nonfinite == "null",
+            max_row_bytes=parse_bytes(source.max_row_bytes),
+        )
     out.dp_rank, out.dp_size = dp_rank, dp_size
     out.index_dir = str(index_dir)
     out.outage_limit_s = settings.outage_limit_s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections.abc
 import dataclasses
 import difflib
 import math
@@ -24,9 +25,27 @@ class Data:
     """One manifest."""
 
     manifest: str
-    """JSONL file: a path, taken from the settings file's folder if relative, or ``s3://bucket/key``."""
+    """A path, taken from the settings file's folder if relative, or ``s3://bucket/key``.
+
+    JSONL, plain or packed by gzip or zstd, or one JSON list; found out from the content. A path may be a pattern:
+    ``parts/*.jsonl``.
+    """
     media_root: str = ""
     """Where relative media lie; the manifest's own folder by default."""
+    shape: Literal[
+        "auto", "messages", "conversations", "prompt-completion", "query-response", "instruction"
+    ] = "auto"
+    """The form of the rows; auto: decided row by row by their keys, and a row that fits two is a bad sample."""
+    columns: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Keys that the rows call otherwise: ``{messages: dialog, role: speaker, images: pics}``."""
+    roles: Mapping[str, Literal["system", "user", "assistant", "tool", "developer", "tool_call"]] = field(
+        default_factory=dict, hash=False
+    )
+    """Words for roles beside the usual ones: ``{bot: assistant}``."""
+    nonfinite: Literal["reject", "null"] = "reject"
+    """Whether ``NaN`` and ``Infinity``, which JSON does not have, make a row bad or count as null."""
+    max_row_bytes: int | str = "256MiB"
+    """A longer row is a bad sample."""
     weight: float = 1.0
     """Share in a mixture. This version concatenates manifests and takes only 1."""
 
@@ -264,6 +283,9 @@ class Settings:
         _require(len(self.data) > 0, "data: name at least one manifest")
         for source in self.data:
             _require(
+                0 < parse_bytes(source.max_row_bytes) < 2**32, "data.max_row_bytes must be from 1 byte to 4 GiB - 1"
+            )
+            _require(
                 source.weight == 1.0,
                 f"data: weight {source.weight} is not served by this version: manifests are concatenated",
             )
@@ -380,6 +402,12 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
         if isinstance(value, str | bytes) or not isinstance(value, Sequence):
             raise InvalidArgumentError(f"`{where}`: expected a list, got {value!r}", "SETTINGS")
         return tuple(_convert(args[0], v, f"{where}[{i}]") for i, v in enumerate(value))
+    if origin is collections.abc.Mapping:
+        if not isinstance(value, Mapping):
+            raise InvalidArgumentError(f"`{where}`: expected keys and values, got {value!r}", "SETTINGS")
+        return {
+            _convert(args[0], k, f"{where} key"): _convert(args[1], v, _join(where, str(k))) for k, v in value.items()
+        }
     if origin is Literal:
         if value in args:
             return value

@@ -34,10 +34,13 @@ class Descriptor {
 Status error_of(int error, const Location& at) {
   const std::string text = std::generic_category().message(error);
   switch (error) {
+    case ENAMETOOLONG:
+      return {Reason::kMediaNotFound,
+              at.shown() + ": " + text +
+                  "; if it is base64, write data:image/...;base64, in front, or give it in a field for base64"};
     case ENOENT:
     case ENOTDIR:
     case ELOOP:
-    case ENAMETOOLONG:
       return {Reason::kMediaNotFound, at.shown() + ": " + text};
     case EACCES:
     case EPERM:

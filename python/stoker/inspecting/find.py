@@ -26,7 +26,7 @@ def find_sample(
     manifest, at_line, byte_offset, n_bytes, media_root = core.location(source, number)
     _, _, _, patch, merge, *_ = core.normalisation
     try:
-        features = features_of(core, core.read(source, number), media_root)
+        features = features_of(core, core.read(source, number), media_root, source=source)
     except BadSampleError as error:  # a row too long to be read
         raise InvalidArgumentError(f"{manifest}:{at_line}: {error.message}", error.code) from error
     return InspectedSample(
@@ -43,7 +43,7 @@ def locate(
     core: _core.CoreInspector, settings: Settings, *, row: int | None, line: int | None, row_id: str | None
 ) -> tuple[int, int]:
     """(manifest, row in it)."""
-    manifests = [source.manifest for source in settings.data]
+    manifests = [core.name(source) for source in range(core.n_sources)]
     if line is not None:
         if len(manifests) > 1:
             raise InvalidArgumentError(

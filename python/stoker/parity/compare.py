@@ -122,7 +122,7 @@ def compare_rows(settings: Settings, *, n_samples: int) -> Comparison:
 def _rows(settings: Settings, n_samples: int) -> Iterator[tuple[str, bytes, str]]:
     core = core_inspector(settings)
     core.open_dataset()
-    counts = [core.n_rows(source) for source in range(len(settings.data))]
+    counts = [core.n_rows(source) for source in range(core.n_sources)]
     total = sum(counts)
     for k in range(min(n_samples, total)):
         at, source = k * total // min(n_samples, total), 0
