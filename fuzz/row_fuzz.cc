@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>
+#include <vector>
 
 #include "manifest/json_text.h"
 #include "manifest/row.h"
@@ -15,6 +16,23 @@ void require(bool claim) {
   if (!claim) std::abort();
 }
 
+// A few ways to read rows; the size picks one, so that changed seeds meet them all.
+const stoker::RowOptions& options_of(std::size_t size) {
+  static const std::vector<stoker::RowOptions> all = [] {
+    std::vector<stoker::RowOptions> options(5);
+    options[1].json.nonfinite_is_null = true;
+    options[2].columns = {{"messages", "conversations"}, {"role", "from"}, {"content", "value"}, {"images", "image"}};
+    options[2].roles = {{"human", stoker::RowRole::kDeveloper}, {"x", stoker::RowRole::kToolCall}};
+    options[3].shape = stoker::RowShape::kQueryResponse;
+    options[3].columns = {{"query", "instruction"}, {"response", "output"}, {"images_base64", "image"}};
+    options[4].shape = stoker::RowShape::kPromptCompletion;
+    options[4].columns = {{"prompt", "messages"}, {"completion", "conversations"}};
+    for (const auto& one : options) require(stoker::check_row_options(one).ok());
+    return options;
+  }();
+  return all[size % 8 < all.size() ? size % 8 : 0];
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -24,22 +42,33 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const auto again = stoker::json_text(*text);
     require(again.ok() && *again == *text);
   }
-  const auto sample = stoker::parse_row(line);
+  const auto sample = stoker::parse_row(line, options_of(size));
   if (!sample.ok()) {
     require(sample.status().code() == stoker::Code::kBadSample);
     require(!sample.status().message().empty());
     return 0;
   }
   std::size_t n_media = 0;
+  std::size_t n_boxes = 0;
   for (const stoker::Turn& turn : sample->turns) {
     for (const stoker::Part& part : turn.parts) {
       if (part.kind == stoker::Part::Kind::kText) {
         require(stoker::text::is_valid_utf8(part.text));
+      } else if (part.kind == stoker::Part::Kind::kBox) {
+        require(part.media == n_boxes++);
       } else {
         require(part.media == n_media++);  // in reading order, each once
+        const bool is_clip = sample->media.at(part.media).kind == stoker::MediaKind::kVideo;
+        require(is_clip == (part.kind == stoker::Part::Kind::kVideo));
+        require(is_clip == !sample->media.at(part.media).frames.empty());
       }
     }
   }
   require(n_media == sample->media.size());
+  require(n_boxes == sample->boxes.size());
+  for (const stoker::Box& box : sample->boxes) {
+    require(!box.name.empty() || (!box.points.empty() && box.points.size() % 2 == 0));
+    require(!box.name.empty() || sample->media.at(box.media).kind == stoker::MediaKind::kImage);
+  }
   return 0;
 }

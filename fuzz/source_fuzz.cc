@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "source/data/data_url.h"
 #include "source/s3/credentials.h"
 #include "source/url.h"
 
@@ -22,17 +23,32 @@ void reference(std::string_view input) {
   if (at.ok()) require(at.value().shown().size() < 500);
 }
 
+void data_url(std::string_view input) {
+  require(stoker::shown_media(input).size() < 1200);
+  constexpr std::uint64_t kMost = 1 << 20;
+  const auto bytes = stoker::decode_data_url(input, kMost);
+  if (bytes.ok()) {
+    require(bytes->size() <= stoker::data_url_bytes(input));
+  } else {
+    require(bytes.status().code() == stoker::Code::kBadSample);
+    require(bytes.status().message().size() < 400);
+  }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
   const std::string_view input(reinterpret_cast<const char*>(data) + 1, size - 1);
-  switch (data[0] % 3) {
+  switch (data[0] % 4) {
     case 0:
       stoker::parse_ini(input);
       break;
     case 1:
       reference(input);
+      break;
+    case 2:
+      data_url(input);
       break;
     default:
       require(stoker::percent_decode(stoker::percent_encode(input, (size & 1) != 0)) == input);
