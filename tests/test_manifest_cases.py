@@ -27,13 +27,17 @@ CASES = [
     pytest.param("JSL-07", marks=pytest.mark.case("JSL-07", "one image, no image")),
     pytest.param("JSL-08", marks=pytest.mark.case("JSL-08", "accepted; an id is for people only")),
     pytest.param("JSL-09", marks=pytest.mark.case("JSL-09", "JSON_NONFINITE; accepted with `data.nonfinite: null`")),
-    pytest.param("JSL-10", marks=pytest.mark.case("JSL-10", "JSON_DUPLICATE_KEY for `images`; a note twice is accepted")),
+    pytest.param(
+        "JSL-10", marks=pytest.mark.case("JSL-10", "JSON_DUPLICATE_KEY for `images`; a note twice is accepted")
+    ),
     pytest.param("JSL-11", marks=pytest.mark.case("JSL-11", "escape: U+FFFD, counted; bytes: JSON_UTF8")),
     pytest.param("JSL-12", marks=pytest.mark.case("JSL-12", "2 rows, two JSON_SYNTAX with file, line, column, byte")),
     pytest.param("JSL-13", marks=pytest.mark.case("JSL-13", "MEDIA_COUNT: placeholders 1, images 2")),
     pytest.param("JSL-14", marks=pytest.mark.case("JSL-14", "accepted, no visual token")),
     *("JSL-15", "JSL-16", "JSL-17", "JSL-18"),  # to the end in test_loader_rows.py
-    pytest.param("JSL-19", marks=pytest.mark.case("JSL-19", "same sample twice, ROW_AMBIGUOUS, ROW_SCHEMA with the keys")),
+    pytest.param(
+        "JSL-19", marks=pytest.mark.case("JSL-19", "same sample twice, ROW_AMBIGUOUS, ROW_SCHEMA with the keys")
+    ),
     *("TXT-01", "TXT-02", "TXT-03", "TXT-04"),
     *("TXT-05", "TXT-08", "TXT-09", "TXT-11"),
     *("LDR-03", "LDR-04", "LDR-21", "PCK-07"),

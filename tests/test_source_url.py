@@ -65,9 +65,7 @@ def test_what_stands_for_itself_is_never_joined(root: str, reference: str, resol
     assert _core.resolve_media(reference, root) == resolved
 
 
-@pytest.mark.parametrize(
-    "reference", ["gs://b/k", "weird://x", "oss://b/k", "file://host/x", "file://x"]
-)
+@pytest.mark.parametrize("reference", ["gs://b/k", "weird://x", "oss://b/k", "file://host/x", "file://x"])
 def test_schemes_that_are_not_served(reference: str) -> None:
     with pytest.raises(BadSampleError) as error:
         _core.resolve_media(reference, "/data")

@@ -21,6 +21,8 @@
 
 namespace stoker {
 
+struct PictureRef;  // pipeline/sample_steps.h
+
 /// Which headers are read.
 enum class HeaderReads : std::uint8_t {
   kAsNeeded,  ///< where the row's sizes are not trusted, and nothing is remembered

@@ -32,9 +32,7 @@ class Data:
     """
     media_root: str = ""
     """Where relative media lie; the manifest's own folder by default."""
-    shape: Literal[
-        "auto", "messages", "conversations", "prompt-completion", "query-response", "instruction"
-    ] = "auto"
+    shape: Literal["auto", "messages", "conversations", "prompt-completion", "query-response", "instruction"] = "auto"
     """The form of the rows; auto: decided row by row by their keys, and a row that fits two is a bad sample."""
     columns: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Keys that the rows call otherwise: ``{messages: dialog, role: speaker, images: pics}``."""
