@@ -24,6 +24,12 @@ std::string count_of(std::size_t n, const char* what) {
   return n == 1 ? fmt::format("1 {}", what) : n <= 8 ? fmt::format("{} {}s", n, what) : fmt::format("9+ {}s", what);
 }
 
+// Foreign numbers: a sum of absurd lengths stays at the largest number instead of wrapping round.
+std::int64_t saturating_sum(std::int64_t a, std::int64_t b) {
+  std::int64_t sum = 0;
+  return __builtin_add_overflow(a, b, &sum) ? INT64_MAX : sum;
+}
+
 std::string shape_of(const Sample& row, const RowNotes& notes) {
   const bool has_system = !row.turns.empty() && row.turns.front().role == Role::kSystem;
   std::size_t n_clips = 0;
@@ -49,7 +55,7 @@ void LogHistogram::add(std::int64_t value) {
   least_ = n_ == 0 ? value : std::min(least_, value);
   most_ = std::max(most_, value);
   ++n_;
-  total_ += value;
+  total_ = saturating_sum(total_, value);
 }
 
 std::int64_t LogHistogram::begin_of(std::size_t bucket) {
@@ -65,7 +71,7 @@ void LogHistogram::merge(const LogHistogram& other) {
   least_ = n_ == 0 ? other.least_ : std::min(least_, other.least_);
   most_ = std::max(most_, other.most_);
   n_ += other.n_;
-  total_ += other.total_;
+  total_ = saturating_sum(total_, other.total_);
 }
 
 std::vector<LogHistogram::Bucket> LogHistogram::buckets() const {

@@ -31,6 +31,15 @@ TEST(LogHistogram, BucketsHoldWhatWasAdded) {
   EXPECT_EQ(histogram.most(), *std::max_element(values.begin(), values.end()));
 }
 
+TEST(LogHistogram, TotalStaysAtItsLargest) {
+  LogHistogram histogram, other;
+  for (int i = 0; i < 3; ++i) histogram.add(INT64_MAX / 2);
+  EXPECT_EQ(histogram.total(), INT64_MAX);
+  other.add(7);
+  other.merge(histogram);
+  EXPECT_EQ(other.total(), INT64_MAX);
+}
+
 TEST(LogHistogram, QuantilesAreWithinABucket) {
   LogHistogram histogram;
   for (std::int64_t v = 1; v <= 10'000; ++v) histogram.add(v);
