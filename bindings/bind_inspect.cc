@@ -60,50 +60,88 @@ nb::object bad_of(const Status& bad, const std::string& media) {
 
 nb::tuple size_of(qwen_vl::SizePx size) { return nb::make_tuple(size.height, size.width); }
 
-nb::dict media_dict(const PreparedMedia& media) {
+nb::tuple range_of(TokenRange range) { return nb::make_tuple(range.begin, range.end); }
+
+/// What an image and a frame of a clip have in common.
+nb::dict picture_dict(const PreparedPicture& picture) {
   nb::dict out;
-  const MeasuredImage& m = media.measured;
-  out["reference"] = text_or_bytes(media.reference);
+  const MeasuredImage& m = picture.measured;
+  out["reference"] = text_or_bytes(picture.reference);
   out["url"] = text_or_bytes(m.url);
   out["size_from"] = m.is_size_from_row ? "row" : "header";
   out["n_bytes"] = m.object_bytes;
-  if (media.info) {
-    out["stored_size"] = nb::make_tuple(media.info->height_px, media.info->width_px);
-    out["orientation"] = media.info->orientation;
+  if (picture.info) {
+    out["stored_size"] = nb::make_tuple(picture.info->height_px, picture.info->width_px);
+    out["orientation"] = picture.info->orientation;
   } else {
     out["stored_size"] = nb::none();
     out["orientation"] = 1;
   }
   out["upright_size"] = size_of(m.upright);
   out["prepared_size"] = size_of(m.prepared);
-  out["target_size"] = nb::make_tuple(m.plan.height_px, m.plan.width_px);
-  out["grid_thw"] = nb::make_tuple(m.is_planned() ? 1 : 0, m.plan.grid_h, m.plan.grid_w);
-  out["tokens"] = nb::make_tuple(media.token_begin, media.token_end);
-  out["patches"] = nb::make_tuple(media.patch_begin, media.patch_begin + m.plan.n_patches());
-  out["bad"] = bad_of(media.bad, "");
+  out["bad"] = bad_of(picture.bad, "");
   return out;
 }
 
-nb::dict prepared_dict(Prepared prepared, int patch) {
+nb::dict image_dict(const PreparedPicture& image) {
+  nb::dict out = picture_dict(image);
+  const MeasuredImage& m = image.measured;
+  out["target_size"] = nb::make_tuple(m.plan.height_px, m.plan.width_px);
+  out["grid_thw"] = nb::make_tuple(m.is_planned() ? 1 : 0, m.plan.grid_h, m.plan.grid_w);
+  out["tokens"] = range_of(image.tokens);
+  out["patches"] = nb::make_tuple(image.patch_begin, image.patch_begin + m.plan.n_patches());
+  return out;
+}
+
+nb::dict clip_dict(const PreparedClip& clip) {
+  nb::dict out;
+  const qwen_vl::ClipPlan& plan = clip.plan;
+  nb::list frames;
+  for (const PreparedPicture& frame : clip.frames) frames.append(picture_dict(frame));
+  out["frames"] = frames;
+  out["fps"] = clip.times.fps;
+  out["total_frames"] = clip.times.total_frames;
+  out["frame_numbers"] = clip.times.frames;
+  out["seconds"] = clip.seconds;
+  out["seconds_per_grid"] = plan.seconds_per_grid;
+  out["first_size"] = plan.first_height_px > 0 ? nb::object(nb::make_tuple(plan.first_height_px, plan.first_width_px))
+                                               : nb::object(nb::none());
+  out["target_size"] = nb::make_tuple(plan.height_px, plan.width_px);
+  out["grid_thw"] = nb::make_tuple(plan.grid_t, plan.grid_h, plan.grid_w);
+  nb::list tokens;
+  for (const TokenRange range : clip.tokens) tokens.append(range_of(range));
+  out["tokens"] = tokens;
+  out["patches"] = nb::make_tuple(clip.patch_begin, clip.patch_begin + plan.n_patches());
+  return out;
+}
+
+nb::dict prepared_dict(Prepared prepared, const qwen_vl::ProcessorConfig& config) {
   nb::dict out;
   const std::size_t n = prepared.input_ids.size();
   const auto n_patches = static_cast<std::size_t>(prepared.n_patches);
-  const auto p = static_cast<std::size_t>(patch);
-  const bool has_pixels = !prepared.image_patches.empty();
+  const auto n_video_patches = static_cast<std::size_t>(prepared.n_video_patches);
+  const auto p = static_cast<std::size_t>(config.patch);
+  const auto t = static_cast<std::size_t>(config.temporal_patch);
   out["id"] = prepared.id;
   out["bad"] = bad_of(prepared.bad, prepared.bad_media);
   out["input_ids"] = array_of(std::move(prepared.input_ids), {n});
   out["labels"] = array_of(std::move(prepared.labels), {n});
   out["position_ids"] = array_of(std::move(prepared.position_ids), {4, n});
-  out["image_patches"] =
-      has_pixels ? array_of(std::move(prepared.image_patches), {n_patches, 3, p, p}) : nb::object(nb::none());
-  nb::list media;
-  for (const PreparedMedia& each : prepared.media) media.append(media_dict(each));
-  out["media"] = media;
+  out["image_patches"] = prepared.image_patches.empty()
+                             ? nb::object(nb::none())
+                             : array_of(std::move(prepared.image_patches), {n_patches, 3, p, p});
+  out["video_patches"] = prepared.video_patches.empty()
+                             ? nb::object(nb::none())
+                             : array_of(std::move(prepared.video_patches), {n_video_patches, 3, t, p, p});
+  nb::list images, clips;
+  for (const PreparedPicture& each : prepared.images) images.append(image_dict(each));
+  for (const PreparedClip& each : prepared.clips) clips.append(clip_dict(each));
+  out["images"] = images;
+  out["clips"] = clips;
   nb::list turns;
   for (const PreparedTurn& turn : prepared.turns) {
     turns.append(nb::make_tuple(turn.role ? nb::object(nb::str(name_of_role(*turn.role))) : nb::object(nb::none()),
-                                turn.is_assistant, turn.token_begin, turn.token_end));
+                                turn.is_assistant, turn.tokens.begin, turn.tokens.end));
   }
   out["turns"] = turns;
   out["cost"] = prepared.cost;
@@ -208,7 +246,7 @@ void bind_inspector(nb::module_& m) {
             auto prepared = run_interruptibly([&](std::stop_token stop) {
               return self.inspector->prepare(row, media_root, rows, with_pixels, std::move(stop));
             });
-            return prepared_dict(value_or_throw(std::move(prepared)), self.inspector->model().config().patch);
+            return prepared_dict(value_or_throw(std::move(prepared)), self.inspector->model().config());
           },
           "line"_a, "media_root"_a, "with_pixels"_a = true, "source"_a = nb::none(),
           "`source`: the manifest that the row comes from, which says how it is read; otherwise as the first one says.")
@@ -279,6 +317,12 @@ void bind_inspector(nb::module_& m) {
           },
           "source"_a, "id"_a)
       .def_prop_ro("merge", [](const CoreInspector& self) { return self.inspector->model().config().merge; })
+      .def_prop_ro("clip_normalisation",
+                   [](const CoreInspector& self) {
+                     const auto& c = self.inspector->model().clip_config();
+                     return std::make_tuple(std::vector<double>(c.mean.begin(), c.mean.end()),
+                                            std::vector<double>(c.std.begin(), c.std.end()), c.rescale);
+                   })
       .def_prop_ro("normalisation", [](const CoreInspector& self) {
         const auto& c = self.inspector->model().config();
         return std::make_tuple(std::vector<double>(c.mean.begin(), c.mean.end()),

@@ -156,6 +156,31 @@ def test_the_page_has_the_pictures_and_the_grid(data: DataSet, model: Path, tmp_
     assert 'viewBox="0 0 32 18"' in text
 
 
+def test_a_clip_is_shown(model: Path, tmp_path: Path) -> None:
+    data = DataSet(tmp_path / "data")
+    frames = [data.good_image(k, height=64, width=96) for k in range(5)]
+    data.chat(0, [{"type": "video", "video": frames, "fps": 2}])
+    data.chat(1, [{"type": "video", "video": [frames[0], "gone.jpg"]}])
+    done = inspect(data.write(), model, "--html", str(tmp_path / "page.html"))
+    assert done.exit_code == 0, done.output
+    assert "5 frames of a source of 2 a second, resized to 64x96: grid 3x4x6, 18 tokens" in done.output
+    assert "[clip 0: 6 tokens]" in done.output
+    assert re.search(r"images/3\.jpg .* 3 +1 +1\.250 s", done.output), done.output
+    page = Page()
+    page.feed((tmp_path / "page.html").read_text(encoding="utf-8"))
+    assert page.links == ["#clip-0"] * 3
+    assert len(page.pictures) == 5
+    with Image.open(data.folder / frames[3]) as opened, Image.open(io.BytesIO(page.pictures[3])) as shown:
+        # The size stays as it is, so the page has the very pixels.
+        np.testing.assert_array_equal(np.asarray(shown), np.asarray(opened.convert("RGB")))
+    (clip,) = json.loads(inspect(data, model, "--json").stdout)["clips"]
+    assert clip["seconds"] == [0.25, 1.25, 2.0]
+    assert [frame["reference"] for frame in clip["frames"]] == frames
+    done = inspect(data, model, "--row", "1")
+    assert done.exit_code == 1
+    assert "MEDIA_NOT_FOUND" in done.output
+
+
 def test_our_png_is_read_by_pillow() -> None:
     pixels = np.asarray(picture(37, 53, 5))
     with Image.open(io.BytesIO(png_bytes(pixels))) as opened:

@@ -49,6 +49,55 @@ def test_prepare_gives_what_the_loader_gives(data: DataSet, settings: stoker.Set
     assert seen == len(data.lines)
 
 
+def test_prepare_gives_the_loaders_clips(tmp_path: Path) -> None:
+    data = DataSet(tmp_path / "data")
+    for n, (n_frames, rate) in enumerate([(2, {}), (3, {"fps": 1}), (5, {"fps": 4, "raw_fps": 8}), (2, {"fps": 24})]):
+        frames = [data.good_image(10 * n + k, height=64 + 32 * n, width=96) for k in range(n_frames)]
+        data.chat(n, [{"type": "video", "video": frames, **rate}, *([data.good_image(90 + n)] if n % 2 else [])])
+    made = settings_for(data.write(), tmp_path, shuffle="none", epochs=1)
+    settings = made.replace(pack={"packs_per_step": 1})  # no dummy fills a step up
+    n_clips = 0
+    with stoker.Loader(settings) as loader:
+        for batch in loader:
+            clip = patch = 0
+            for i, sample_id in enumerate(batch.layout.sample_ids.tolist()):
+                features = stoker.prepare(data.lines[loader.describe(sample_id).line - 1], settings)
+                at = slice(*batch.layout.cu_seqlens[i : i + 2].tolist())
+                np.testing.assert_array_equal(features.input_ids, batch.input_ids[at])
+                np.testing.assert_array_equal(features.position_ids, batch.position_ids[:, at])
+                n = int(batch.layout.video_counts[i])
+                assert features.video_grid_thw == batch.video_grid_thw[clip : clip + n]
+                assert features.video_patches is not None
+                assert batch.video_patches is not None
+                own = batch.video_patches[patch : patch + len(features.video_patches)]
+                np.testing.assert_array_equal(features.video_patches, own)
+                clip, patch, n_clips = clip + n, patch + len(own), n_clips + n
+    assert n_clips == 4
+
+
+def test_what_is_told_of_a_clip(settings: stoker.Settings, tmp_path: Path) -> None:
+    data = DataSet(tmp_path)
+    frames = [data.good_image(k, height=64, width=96) for k in range(3)]
+    row = {"messages": [{"role": "user", "content": [{"type": "video", "video": frames, "fps": 2}]}, _ANSWER]}
+    features = stoker.prepare(row, settings, media_root=str(tmp_path))
+    (clip,) = features.clips
+    assert not features.media
+    assert [frame.reference for frame in clip.frames] == frames
+    assert clip.frame_numbers == (0, 1, 2)
+    assert clip.seconds == (0.25, 1.0)  # the last frame stands for both of its patch
+    assert clip.grid_thw == (2, 4, 6)
+    assert [end - begin for begin, end in clip.tokens] == [6, 6]
+    pads = {int(features.input_ids[i]) for begin, end in clip.tokens for i in range(begin, end)}
+    assert len(pads) == 1
+    assert features.n_patches == 48
+
+    data.image("broken.jpg", encoded(picture(64, 96, 1), "JPEG")[:300])
+    row = {"messages": [{"role": "user", "content": [{"type": "video", "video": [*frames, "broken.jpg"]}]}, _ANSWER]}
+    with pytest.raises(stoker.BadSampleError, match=r"broken\.jpg") as error:
+        stoker.prepare(row, settings, media_root=str(tmp_path))
+    assert error.value.code == "IMG_TRUNCATED"
+
+
 def test_a_row_may_be_a_mapping_a_string_or_bytes(data: DataSet, settings: stoker.Settings) -> None:
     line = data.lines[3]
     made = [stoker.prepare(row, settings) for row in (line, line.decode(), json.loads(line))]

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "pipeline/sample_steps.h"
 #include "plan/cost.h"
 
 namespace stoker {
@@ -20,41 +19,47 @@ Result<Probe> probe_as_measured(std::span<const std::byte> object, std::uint64_t
   }
 }
 
-/// Where each token of `text` begins once placeholders are expanded, and where the last one ends.
-std::vector<std::int64_t> expanded_begins(const qwen_vl::SampleText& text, const std::vector<qwen_vl::ImagePlan>& plans,
-                                          std::int32_t image_pad) {
-  std::vector<std::int64_t> begins;
-  begins.reserve(text.ids.size() + 1);
-  std::int64_t at = 0;
-  std::size_t image = 0;
-  for (const std::int32_t id : text.ids) {
-    begins.push_back(at);
-    at += id == image_pad && image < plans.size() ? plans[image++].n_tokens : 1;
-  }
-  begins.push_back(at);
-  return begins;
+/// What takes the place of media that could not be planned: one token for each placeholder, so that what is shown has a
+/// place for it.
+qwen_vl::ImagePlan stand_in(int merge) { return {.grid_h = merge, .grid_w = merge, .n_tokens = 1}; }
+qwen_vl::ClipPlan stand_in(int merge, std::int32_t n_pads) {
+  return {.grid_t = n_pads, .grid_h = merge, .grid_w = merge, .n_pads = n_pads, .n_tokens = n_pads};
 }
 
-void place(const qwen_vl::SampleText& text, const std::vector<qwen_vl::ImagePlan>& plans, std::int32_t image_pad,
-           const std::vector<qwen_vl::TurnRange>& turns, const Sample& row, Prepared& out) {
-  const std::vector<std::int64_t> begins = expanded_begins(text, plans, image_pad);
-  for (const qwen_vl::TurnRange& turn : turns) {
-    if (turn.token_end > static_cast<std::int64_t>(text.ids.size())) break;
-    PreparedTurn shown{.role = {},
-                       .is_assistant = turn.is_assistant,
-                       .token_begin = begins[static_cast<std::size_t>(turn.token_begin)],
-                       .token_end = begins[static_cast<std::size_t>(turn.token_end)]};
-    if (turn.turn < row.turns.size()) shown.role = row.turns[turn.turn].role;
-    out.turns.push_back(shown);
+/// Walks the tokens of a text as placeholders expand them.
+class Places {
+ public:
+  Places(const qwen_vl::SampleText& text, const qwen_vl::SampleMedia& media, const qwen_vl::QwenVl& model,
+         Prepared& out) {
+    std::size_t image = 0, clip = 0;
+    std::int64_t at = 0;
+    for (const std::int32_t id : text.ids) {
+      begins_.push_back(at);
+      const bool is_image = id == model.image_pad() && image < media.images.size();
+      const bool is_clip = id == model.video_pad() && clip < media.clips.size();
+      if (is_image) {
+        at += media.images[image].n_tokens;
+        out.images[image++].tokens = {begins_.back(), at};
+      } else if (is_clip) {
+        const qwen_vl::ClipPlan& plan = media.clips[clip];
+        at += plan.n_tokens / plan.n_pads;
+        out.clips[clip].tokens.push_back({begins_.back(), at});
+        if (out.clips[clip].tokens.size() == static_cast<std::size_t>(plan.n_pads)) ++clip;
+      } else {
+        ++at;
+      }
+    }
+    begins_.push_back(at);
   }
-  std::size_t image = 0;
-  for (std::size_t i = 0; i < text.ids.size() && image < out.media.size(); ++i) {
-    if (text.ids[i] != image_pad) continue;
-    out.media[image].token_begin = begins[i];
-    out.media[image].token_end = begins[i + 1];
-    ++image;
+
+  /// Where the tokens [begin, end) of the text are.
+  TokenRange operator()(std::int64_t begin, std::int64_t end) const {
+    return {begins_[static_cast<std::size_t>(begin)], begins_[static_cast<std::size_t>(end)]};
   }
-}
+
+ private:
+  std::vector<std::int64_t> begins_;
+};
 
 }  // namespace
 
@@ -103,22 +108,141 @@ Result<std::optional<std::uint64_t>> Inspector::row_with_id(const Manifest& mani
   return std::optional<std::uint64_t>();
 }
 
-Status Inspector::prepare_media(Fetcher& fetcher, const MediaRef& reference, PreparedMedia& media, Buffer& object,
-                                std::stop_token stop) const {
+Status Inspector::read_picture(Fetcher& fetcher, const PictureRef& reference, PreparedPicture& picture, Buffer& object,
+                               std::stop_token stop) const {
   const OutputSettings& output = settings_.output;
-  const std::string& url = media.measured.is_inline ? reference.reference : media.measured.url;
+  MeasuredImage& measured = picture.measured;
+  const std::string& url = measured.is_inline ? *reference.reference : measured.url;
   STOKER_TRY(FetchedObject fetched, fetcher.fetch({.url = url, .if_match = "", .stop = stop}, stop));
   object = std::move(fetched.bytes);
-  media.measured.object_bytes = object.size();
+  measured.object_bytes = object.size();
   auto probed = probe_as_measured(object.bytes(), settings_.speed.probe_bytes, output.image.limits);
-  if (probed.ok()) media.info = probed->info;
-  if (is_size_trusted(output, reference)) {  // wrong ones are found out when the picture is decoded, as in a run
-    media.measured.is_size_from_row = true;
-    return plan_measured(output, *model_, {reference.height_px, reference.width_px}, media.measured);
+  if (probed.ok()) picture.info = probed->info;
+  if (is_size_trusted(output, *reference.media)) {  // wrong ones are found out when it is decoded, as in a run
+    measured.is_size_from_row = true;
+    return plan_measured(output, *model_, {reference.media->height_px, reference.media->width_px}, measured);
   }
   if (!probed.ok()) return std::move(probed).status();
   if (!probed->info) return {Reason::kImgTruncated, "the header is not complete"};
-  return plan_measured(output, *model_, upright_size(*probed->info, output.image), media.measured);
+  return plan_measured(output, *model_, upright_size(*probed->info, output.image), measured);
+}
+
+Status Inspector::read_pictures(const std::vector<MediaRef>& media, MeasuredSample& sample, Prepared& out,
+                                Objects& objects, std::stop_token stop) const {
+  const std::vector<PictureRef> pictures = pictures_of(media);
+  if (pictures.empty()) return {};
+  STOKER_TRY(const std::unique_ptr<Fetcher> fetcher, make_fetcher());
+  std::size_t k = 0;
+  auto read_next = [&](Buffer& object) -> Result<PreparedPicture> {
+    PreparedPicture picture{
+        .reference = *pictures[k].reference, .measured = sample.picture(k), .info = {}, .tokens = {}, .bad = {}};
+    picture.bad = read_picture(*fetcher, pictures[k], picture, object, stop);
+    if (!picture.bad.ok()) {
+      if (picture.bad.code() != Code::kBadSample) return picture.bad;
+      if (out.bad.ok()) out.bad = picture.bad, out.bad_media = picture.measured.url;
+    }
+    sample.picture(k++) = picture.measured;
+    return picture;
+  };
+  for (std::size_t i = 0; i < sample.images.size(); ++i) {
+    STOKER_TRY(PreparedPicture image, read_next(objects.images.emplace_back()));
+    out.images.push_back(std::move(image));
+  }
+  for (const MeasuredClip& clip : sample.clips) {
+    PreparedClip& shown = out.clips.emplace_back();
+    for (std::size_t f = 0; f < clip.frames.size(); ++f) {
+      STOKER_TRY(PreparedPicture frame, read_next(objects.frames.emplace_back()));
+      shown.frames.push_back(std::move(frame));
+    }
+  }
+  return {};
+}
+
+void Inspector::take_plans(const MeasuredSample& sample, Prepared& out) const {
+  out.images.resize(sample.images.size());  // others went with turns that were cut away
+  for (PreparedPicture& image : out.images) {
+    image.patch_begin = out.n_patches;
+    out.n_patches += image.measured.plan.n_patches();
+  }
+  out.clips.resize(sample.clips.size());
+  for (std::size_t c = 0; c < out.clips.size(); ++c) {
+    PreparedClip& clip = out.clips[c];
+    const MeasuredClip& measured = sample.clips[c];
+    for (std::size_t f = 0; f < clip.frames.size(); ++f) clip.frames[f].measured = measured.frames[f];
+    clip.plan = measured.plan;
+    clip.times = model_->times_of(static_cast<std::int64_t>(clip.frames.size()), measured.frames_per_s,
+                                  measured.source_frames_per_s);
+    clip.seconds = qwen_vl::seconds_of_patches(clip.times, model_->config().temporal_patch);
+    clip.patch_begin = out.n_video_patches;
+    out.n_video_patches += clip.plan.n_patches();
+  }
+}
+
+void Inspector::write_tokens(const MeasuredSample& sample, const Sample& row,
+                             const std::vector<qwen_vl::TurnRange>& turns, Prepared& out) const {
+  const int merge = model_->config().merge;
+  std::vector<qwen_vl::ImagePlan> plans;
+  for (const MeasuredImage& image : sample.images) plans.push_back(image.is_planned() ? image.plan : stand_in(merge));
+  std::vector<qwen_vl::ClipPlan> clips;
+  for (const MeasuredClip& clip : sample.clips) {
+    const auto n_frames = static_cast<std::int64_t>(clip.frames.size());
+    clips.push_back(clip.is_planned() ? clip.plan : stand_in(merge, model_->clip_pads(n_frames)));
+  }
+  const qwen_vl::SampleMedia media{plans, clips};
+  const auto n_tokens = qwen_vl::expanded_length(sample.text, media);
+  const auto n = static_cast<std::size_t>(n_tokens);
+  out.input_ids.resize(n);
+  out.labels.resize(n);
+  out.position_ids.resize(4 * n);
+  qwen_vl::write_expanded(sample.text, media, model_->expansion(),
+                          {out.input_ids.data(), out.labels.data(), out.position_ids.data(), n_tokens});
+  const Places places(sample.text, media, *model_, out);
+  for (const qwen_vl::TurnRange& turn : turns) {
+    if (turn.token_end > static_cast<std::int64_t>(sample.text.ids.size())) break;
+    PreparedTurn shown{
+        .role = {}, .is_assistant = turn.is_assistant, .tokens = places(turn.token_begin, turn.token_end)};
+    if (turn.turn < row.turns.size()) shown.role = row.turns[turn.turn].role;
+    out.turns.push_back(shown);
+  }
+  const CostModel cost;
+  out.cost = cost.language(n_tokens);
+  for (const MeasuredImage& image : sample.images) out.cost += cost.vision(image.plan.n_patches());
+  for (const MeasuredClip& clip : sample.clips)
+    out.cost += clip.plan.grid_t * cost.vision(clip.plan.patches_per_time());
+}
+
+Status Inspector::decode(const MeasuredSample& sample, const Objects& objects, Prepared& out) const {
+  const qwen_vl::ProcessorConfig& config = model_->config();
+  const PackShape shape{.patch = config.patch, .temporal_patch = config.temporal_patch};
+  out.image_patches.resize(static_cast<std::size_t>(out.n_patches * shape.patch_bytes()));
+  out.video_patches.resize(static_cast<std::size_t>(out.n_video_patches * shape.clip_patch_bytes()));
+  PatchDecoder decoder;
+  std::vector<std::uint8_t> scratch;
+  auto noted = [&](Status status, PreparedPicture& picture) -> Status {
+    picture.bad = std::move(status);
+    if (picture.bad.ok() || picture.bad.code() != Code::kBadSample) return picture.bad;
+    if (out.bad.ok()) out.bad = picture.bad, out.bad_media = picture.measured.url;
+    return {};
+  };
+  for (std::size_t k = 0; k < out.images.size(); ++k) {
+    PreparedPicture& image = out.images[k];
+    if (!image.bad.ok()) continue;
+    STOKER_CHECKED(noted(decode_measured(settings_.output, *model_, image.measured, objects.images[k].bytes(), decoder,
+                                         out.image_patches.data() + image.patch_begin * shape.patch_bytes()),
+                         image));
+  }
+  auto object = objects.frames.begin();
+  for (std::size_t c = 0; c < out.clips.size(); ++c) {
+    PreparedClip& clip = out.clips[c];
+    std::uint8_t* const patches = out.video_patches.data() + clip.patch_begin * shape.clip_patch_bytes();
+    for (std::size_t f = 0; f < clip.frames.size(); ++f, ++object) {
+      if (!clip.is_planned()) continue;
+      STOKER_CHECKED(
+          noted(decode_frame(settings_.output, *model_, sample.clips[c], f, object->bytes(), decoder, scratch, patches),
+                clip.frames[f]));
+    }
+  }
+  return {};
 }
 
 Result<Prepared> Inspector::prepare(std::string_view line, const std::string& media_root, const RowOptions& rows,
@@ -130,67 +254,20 @@ Result<Prepared> Inspector::prepare(std::string_view line, const std::string& me
   std::vector<qwen_vl::TurnRange> turns;
   out.bad = read_sample(line, media_root, rows, settings_.output, *model_, sample, row, &notes, &turns);
   out.id = notes.id;
-  if (out.bad.ok() && !sample.clips.empty()) {
-    out.bad = Status(Reason::kMediaUnsupported, "a row with a clip is trained on, but cannot be shown by this version");
-  }
   if (!out.bad.ok()) {
     out.bad_media = sample.bad_media;
     if (out.bad.code() != Code::kBadSample) return out.bad;
     return out;
   }
-  std::unique_ptr<Fetcher> fetcher;
-  if (!row.media.empty()) {
-    STOKER_TRY(fetcher, make_fetcher());
+  Objects objects;
+  STOKER_CHECKED(read_pictures(row.media, sample, out, objects, stop));
+  if (out.bad.ok()) {
+    out.bad = finish_measured(settings_.output, *model_, sample);
+    out.bad_media = sample.bad_media;
   }
-  std::vector<Buffer> objects(row.media.size());
-  std::vector<qwen_vl::ImagePlan> plans;
-  const int merge = model_->config().merge;
-  for (std::size_t k = 0; k < row.media.size(); ++k) {
-    PreparedMedia media{.reference = row.media[k].reference, .measured = sample.images[k], .info = {}, .bad = {}};
-    media.bad = prepare_media(*fetcher, row.media[k], media, objects[k], stop);
-    if (!media.bad.ok()) {
-      if (media.bad.code() != Code::kBadSample) return media.bad;
-      if (out.bad.ok()) out.bad = media.bad, out.bad_media = media.measured.url;
-    }
-    media.patch_begin = out.n_patches;
-    out.n_patches += media.measured.plan.n_patches();
-    sample.images[k] = media.measured;
-    plans.push_back(media.measured.plan);
-    if (!media.measured.is_planned()) plans.back() = {.grid_h = merge, .grid_w = merge, .n_tokens = 1};
-    out.media.push_back(std::move(media));
-  }
-  if (out.bad.ok()) out.bad = finish_measured(settings_.output, *model_, sample);
-  if (sample.images.size() < out.media.size()) {  // turns were cut away, and their media with them
-    out.n_patches = out.media[sample.images.size()].patch_begin;
-    out.media.erase(out.media.begin() + static_cast<std::ptrdiff_t>(sample.images.size()), out.media.end());
-    plans.resize(sample.images.size());
-  }
-  const auto n_tokens = qwen_vl::expanded_length(sample.text, {plans, {}});
-  const auto n = static_cast<std::size_t>(n_tokens);
-  out.input_ids.resize(n);
-  out.labels.resize(n);
-  out.position_ids.resize(4 * n);
-  // A media without a size stands for one token, so that what is shown has a place for it.
-  qwen_vl::write_expanded(sample.text, {plans, {}}, model_->expansion(),
-                          {out.input_ids.data(), out.labels.data(), out.position_ids.data(), n_tokens});
-  place(sample.text, plans, model_->image_pad(), turns, row, out);
-  const CostModel cost;
-  out.cost = cost.language(n_tokens);
-  for (const PreparedMedia& media : out.media) out.cost += cost.vision(media.measured.plan.n_patches());
-  if (!with_pixels) return out;
-
-  const std::int64_t patch_bytes = std::int64_t{3} * model_->config().patch * model_->config().patch;
-  out.image_patches.resize(static_cast<std::size_t>(out.n_patches * patch_bytes));
-  PatchDecoder decoder;
-  for (std::size_t k = 0; k < out.media.size(); ++k) {
-    PreparedMedia& media = out.media[k];
-    if (!media.bad.ok()) continue;
-    media.bad = decode_measured(settings_.output, *model_, media.measured, objects[k].bytes(), decoder,
-                                out.image_patches.data() + media.patch_begin * patch_bytes);
-    if (media.bad.ok()) continue;
-    if (media.bad.code() != Code::kBadSample) return media.bad;
-    if (out.bad.ok()) out.bad = media.bad, out.bad_media = media.measured.url;
-  }
+  take_plans(sample, out);
+  write_tokens(sample, row, turns, out);
+  if (with_pixels) STOKER_CHECKED(decode(sample, objects, out));
   return out;
 }
 

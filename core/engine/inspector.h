@@ -13,28 +13,46 @@
 #include "media/image.h"
 #include "pipeline/dataset.h"
 #include "pipeline/measured.h"
+#include "pipeline/sample_steps.h"
 #include "pipeline/settings.h"
 
 namespace stoker {
 
-/// A media of a sample, as the loader plans and decodes it.
-struct PreparedMedia {
+/// Tokens of a sample, half-open.
+struct TokenRange {
+  std::int64_t begin = 0, end = 0;
+};
+
+/// A picture of a sample, as the loader plans and decodes it: an image, or a frame of a clip.
+struct PreparedPicture {
   std::string reference;  ///< as the row has it
   MeasuredImage measured;
   std::optional<ImageInfo> info;  ///< of the header; absent where there was nothing to read
-  std::int64_t token_begin = 0, token_end = 0;
-  std::int64_t patch_begin = 0;  ///< first of its patches
+  TokenRange tokens;              ///< placeholders of an image
+  std::int64_t patch_begin = 0;   ///< first of an image's patches
   Status bad;
+};
+
+/// A clip that is given as a list of pictures.
+struct PreparedClip {
+  std::vector<PreparedPicture> frames;
+  qwen_vl::ClipPlan plan;          ///< not planned where a frame is bad
+  qwen_vl::ClipTimes times;        ///< of the frames, as the profile's reference is told
+  std::vector<double> seconds;     ///< of each temporal patch
+  std::vector<TokenRange> tokens;  ///< placeholders: one range, or one for each temporal patch
+  std::int64_t patch_begin = 0;    ///< first of its patches
+
+  bool is_planned() const { return plan.n_tokens > 0; }
 };
 
 /// A rendered turn, its placeholders expanded.
 struct PreparedTurn {
   std::optional<Role> role;  ///< absent where the template made the turn up
   bool is_assistant = false;
-  std::int64_t token_begin = 0, token_end = 0;
+  TokenRange tokens;
 };
 
-/// One sample as the model will see it. T tokens, k images, P patches of p pixels a side.
+/// One sample as the model will see it. T tokens, P patches of images, V of clips, p pixels a side, t frames deep.
 struct Prepared {
   std::string id;         ///< of the row; for people
   Status bad;             ///< why the loader would not use the sample; the rest is filled as far as it got
@@ -42,9 +60,11 @@ struct Prepared {
   std::vector<std::int64_t> input_ids, labels;  ///< (T)
   std::vector<std::int64_t> position_ids;       ///< (4, T)
   std::vector<std::uint8_t> image_patches;      ///< (P, 3, p, p); empty where pixels were not asked for
-  std::vector<PreparedMedia> media;
+  std::vector<std::uint8_t> video_patches;      ///< (V, 3, t, p, p); the same
+  std::vector<PreparedPicture> images;          ///< in reading order
+  std::vector<PreparedClip> clips;              ///< in reading order
   std::vector<PreparedTurn> turns;
-  std::int64_t n_patches = 0;
+  std::int64_t n_patches = 0, n_video_patches = 0;
   std::int64_t cost = 0;  ///< as planning counts it, thousands of FLOPs
 };
 
@@ -79,8 +99,20 @@ class Inspector {
   Inspector(LoaderSettings settings, std::shared_ptr<const qwen_vl::QwenVl> model)
       : settings_(std::move(settings)), model_(std::move(model)) {}
   Result<std::unique_ptr<Fetcher>> make_fetcher() const;
-  Status prepare_media(Fetcher& fetcher, const MediaRef& reference, PreparedMedia& media, Buffer& object,
+
+  /// The encoded pictures of a sample.
+  struct Objects {
+    std::vector<Buffer> images;
+    std::vector<Buffer> frames;  ///< of all clips, one after another
+  };
+  Status read_pictures(const std::vector<MediaRef>& media, MeasuredSample& sample, Prepared& out, Objects& objects,
                        std::stop_token stop) const;
+  Status read_picture(Fetcher& fetcher, const PictureRef& reference, PreparedPicture& picture, Buffer& object,
+                      std::stop_token stop) const;
+  void take_plans(const MeasuredSample& sample, Prepared& out) const;
+  void write_tokens(const MeasuredSample& sample, const Sample& row, const std::vector<qwen_vl::TurnRange>& turns,
+                    Prepared& out) const;
+  Status decode(const MeasuredSample& sample, const Objects& objects, Prepared& out) const;
 
   const LoaderSettings settings_;
   const std::shared_ptr<const qwen_vl::QwenVl> model_;

@@ -36,6 +36,8 @@ struct MeasuredClip {
   double source_frames_per_s = 0;
   qwen_vl::SizeRequest request;
   qwen_vl::ClipPlan plan;
+
+  bool is_planned() const { return plan.n_tokens > 0; }
 };
 
 /// One position of the order, measured: all that planning needs, and the text so that it is tokenised once.

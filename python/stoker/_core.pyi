@@ -497,6 +497,9 @@ class CoreInspector:
     def merge(self) -> int: ...
 
     @property
+    def clip_normalisation(self) -> tuple[list[float], list[float], float]: ...
+
+    @property
     def normalisation(self) -> tuple[list[float], list[float], float, int, int, int, bool]: ...
 
 class CoreChecker:

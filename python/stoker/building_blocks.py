@@ -15,7 +15,16 @@ from stoker.errors import BadSampleError, InvalidArgumentError
 from stoker.loader import core_settings
 from stoker.settings import Media, Settings
 
-__all__ = ["Features", "MediaFeatures", "Problem", "TurnFeatures", "decode_image", "prepare"]
+__all__ = [
+    "ClipFeatures",
+    "Features",
+    "MediaFeatures",
+    "PictureFeatures",
+    "Problem",
+    "TurnFeatures",
+    "decode_image",
+    "prepare",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +39,8 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MediaFeatures:
-    """One media of a sample. Sizes are (height, width) in pixels."""
+class PictureFeatures:
+    """One picture of a sample: an image, or a frame of a clip. Sizes are (height, width) in pixels."""
 
     reference: str
     """As the row has it."""
@@ -47,6 +56,13 @@ class MediaFeatures:
     """``row`` or ``header``: whose size was planned with."""
     prepared_size: tuple[int, int]
     """After the user's own code; the upright size without one."""
+    bad: Problem | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaFeatures(PictureFeatures):
+    """One image of a sample."""
+
     target_size: tuple[int, int]
     """What it is resized to."""
     grid_thw: tuple[int, int, int]
@@ -55,7 +71,33 @@ class MediaFeatures:
     """Its placeholders among the sample's tokens, half-open."""
     patches: tuple[int, int]
     """Its rows of `Features.image_patches`, half-open."""
-    bad: Problem | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClipFeatures:
+    """One clip of a sample, given as a list of pictures."""
+
+    frames: tuple[PictureFeatures, ...]
+    fps: float
+    """Frames of the source in a second, in which `frame_numbers` count."""
+    total_frames: float
+    """Of the source."""
+    frame_numbers: tuple[int, ...]
+    """Of the frames in their source; the last counts on once more where qwen-vl-utils makes the number even."""
+    seconds: tuple[float, ...]
+    """Where each temporal patch stands: the mean of its first and last frame. Qwen3-VL has them in the text."""
+    seconds_per_grid: float
+    """From one temporal patch to the next; Qwen2.5-VL has it in the positions, for other families it is 1."""
+    first_size: tuple[int, int] | None
+    """``qvu+hf`` resizes every frame twice: to this, then to `target_size`. None otherwise."""
+    target_size: tuple[int, int]
+    """What every frame is resized to; (0, 0) where a frame is bad."""
+    grid_thw: tuple[int, int, int]
+    """Patches in time, height and width."""
+    tokens: tuple[tuple[int, int], ...]
+    """Its placeholders among the sample's tokens, half-open: one range, or one for each temporal patch."""
+    patches: tuple[int, int]
+    """Its rows of `Features.video_patches`, half-open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +113,10 @@ class TurnFeatures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Features:
-    """One sample as the model will see it. T tokens, P patches of p pixels a side."""
+    """One sample as the model will see it.
+
+    T tokens, P patches of images, V of clips, p pixels a side, t frames deep.
+    """
 
     id: str
     """Of the row; may be empty."""
@@ -83,7 +128,12 @@ class Features:
     """(4, T): text positions, then M-RoPE t, h, w."""
     image_patches: npt.NDArray[np.uint8] | None
     """(P, 3, p, p); None without images, or where pixels were not asked for."""
+    video_patches: npt.NDArray[np.uint8] | None
+    """(V, 3, t, p, p); None without clips, or where pixels were not asked for."""
     media: tuple[MediaFeatures, ...]
+    """The images in reading order."""
+    clips: tuple[ClipFeatures, ...]
+    """The clips in reading order."""
     turns: tuple[TurnFeatures, ...]
     cost: int
     """As planning counts it: thousands of FLOPs, forward and backward."""
@@ -94,6 +144,17 @@ class Features:
     def image_grid_thw(self) -> list[tuple[int, int, int]]:
         """(t, h, w) in patches of each image."""
         return [media.grid_thw for media in self.media]
+
+    @property
+    def video_grid_thw(self) -> list[tuple[int, int, int]]:
+        """(t, h, w) in patches of each clip."""
+        return [clip.grid_thw for clip in self.clips]
+
+    @property
+    def n_patches(self) -> int:
+        """Patches of images and clips."""
+        ranges = [media.patches for media in self.media] + [clip.patches for clip in self.clips]
+        return sum(end - begin for begin, end in ranges)
 
     @property
     def n_trained(self) -> int:
@@ -187,7 +248,9 @@ def features_of(
         labels=got["labels"],
         position_ids=got["position_ids"],
         image_patches=got["image_patches"],
-        media=tuple(MediaFeatures(**{**media, "bad": _problem(media["bad"])}) for media in got["media"]),
+        video_patches=got["video_patches"],
+        media=tuple(MediaFeatures(**_said(image)) for image in got["images"]),
+        clips=tuple(_clip(clip) for clip in got["clips"]),
         turns=tuple(
             TurnFeatures(role=role, is_assistant=is_assistant, tokens=(begin, end))
             for role, is_assistant, begin, end in got["turns"]
@@ -195,6 +258,16 @@ def features_of(
         cost=got["cost"],
         bad=_problem(got["bad"]),
     )
+
+
+def _said(picture: Mapping[str, Any]) -> dict[str, Any]:
+    return {**picture, "bad": _problem(picture["bad"])}
+
+
+def _clip(clip: Mapping[str, Any]) -> ClipFeatures:
+    lists = {name: tuple(clip[name]) for name in ("frame_numbers", "seconds", "tokens")}
+    frames = tuple(PictureFeatures(**_said(frame)) for frame in clip["frames"])
+    return ClipFeatures(**{**clip, **lists, "frames": frames})
 
 
 def _problem(bad: tuple[str, str, str | None] | None) -> Problem | None:

@@ -110,9 +110,7 @@ Status QwenVl::check_media(const Sample& sample, const SampleText& text) const {
       continue;
     }
     ++n_clips;
-    n_clip_pads += family_.clip_tokens == ClipTokens::kBlockPerTime
-                       ? grid_t_of(static_cast<std::int64_t>(media.frames.size()))
-                       : 1;
+    n_clip_pads += clip_pads(static_cast<std::int64_t>(media.frames.size()));
   }
   if (text.n_images != n_images) {
     return {Reason::kMediaCount, fmt::format("rendered placeholders {}, images {}", text.n_images, n_images)};
@@ -127,6 +125,10 @@ Status QwenVl::check_media(const Sample& sample, const SampleText& text) const {
 std::int32_t QwenVl::grid_t_of(std::int64_t n_frames) const {
   const std::int64_t tau = config_.image.temporal_patch;
   return static_cast<std::int32_t>((n_frames + tau - 1) / tau);
+}
+
+std::int32_t QwenVl::clip_pads(std::int64_t n_frames) const {
+  return family_.clip_tokens == ClipTokens::kBlockPerTime ? grid_t_of(n_frames) : 1;
 }
 
 Expansion QwenVl::expansion() const {
@@ -201,7 +203,7 @@ Result<ClipPlan> QwenVl::plan_clip(const ClipRequest& clip) const {
   plan.grid_t = grid_t_of(clip.n_frames);
   plan.grid_h = target.height / config.patch;
   plan.grid_w = target.width / config.patch;
-  plan.n_pads = family_.clip_tokens == ClipTokens::kBlockPerTime ? plan.grid_t : 1;
+  plan.n_pads = clip_pads(clip.n_frames);
   plan.n_tokens = static_cast<std::int32_t>(plan.n_patches() / (config.merge * config.merge));
   if (family_.has_time_in_positions) {
     plan.seconds_per_grid =

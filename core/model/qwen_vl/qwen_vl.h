@@ -67,6 +67,8 @@ class QwenVl {
 
   /// @return IMG_ASPECT, IMG_SIZE, CLIP_FRAMES.
   Result<ClipPlan> plan_clip(const ClipRequest& clip) const;
+  /// Video pads that stand for a clip before they are expanded.
+  std::int32_t clip_pads(std::int64_t n_frames) const;
   /// When the frames of a list were taken, as the profile's reference is told.
   ClipTimes times_of(std::int64_t n_frames, double frames_per_s, double source_frames_per_s) const;
 

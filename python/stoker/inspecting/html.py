@@ -5,12 +5,16 @@ from __future__ import annotations
 import base64
 from html import escape
 
-from stoker.building_blocks import MediaFeatures, TurnFeatures
+import numpy as np
+import numpy.typing as npt
+
+from stoker.building_blocks import ClipFeatures, MediaFeatures, TurnFeatures
 from stoker.inspecting.png import png_bytes
 from stoker.inspecting.sample import InspectedSample
 
 __all__ = ["page"]
 
+_MOST_FRAMES = 16
 _STYLE = """
 :root { color-scheme: light dark; --soft: #8883; --line: #8886; --trained: #1a7f37; --media: #0969da; --bad: #cf222e }
 @media (prefers-color-scheme: dark) { :root { --trained: #3fb950; --media: #58a6ff; --bad: #ff7b72 } }
@@ -41,8 +45,9 @@ def page(sample: InspectedSample) -> str:
         "<h2>Turns</h2>" if sample.features.turns else "",
         '<p class="quiet">What is trained is <span class="trained">marked</span>.</p>' if sample.features.turns else "",
         *(_turn(sample, turn) for turn in sample.features.turns),
-        "<h2>Media, as the model gets them</h2>" if sample.features.media else "",
+        "<h2>Media, as the model gets them</h2>" if sample.features.media or sample.features.clips else "",
         *(_figure(sample, k, media) for k, media in enumerate(sample.features.media)),
+        *(_clip(sample, k, clip) for k, clip in enumerate(sample.features.clips)),
         _tokens(sample),
     ]
     return (
@@ -82,9 +87,9 @@ def _facts(sample: InspectedSample) -> str:
         said = f'<span class="bad">a run leaves it out: {f.bad.code}: {_safe(f.bad.message)}{where}</span>'
         rows.append(_row("verdict", said))
     if f.turns:
-        n, patches = len(f.input_ids), sum(m.patches[1] - m.patches[0] for m in f.media)
+        n = len(f.input_ids)
         share = f"{100 * n / sample.tokens_per_pack:.1f} % of a pack of {sample.tokens_per_pack}"
-        rows.append(_row("length", f"{n} tokens ({share}), {f.n_trained} trained, {patches} patches"))
+        rows.append(_row("length", f"{n} tokens ({share}), {f.n_trained} trained, {f.n_patches} patches"))
         rows.append(_row("cost", f"{f.cost / 1e9:.2f} TFLOP, forward and backward, as planning counts it"))
     return "<table>" + "".join(rows) + "</table>"
 
@@ -93,9 +98,7 @@ def _turn(sample: InspectedSample, turn: TurnFeatures) -> str:
     pieces = []
     for run in sample.runs(turn):
         if run.media is not None:
-            pieces.append(
-                f'<a class="media" href="#media-{run.media}">[media {run.media}: {run.end - run.begin} tokens]</a>'
-            )
+            pieces.append(f'<a class="media" href="#{run.media.replace(" ", "-")}">{run.shown}</a>')
         elif run.is_trained:
             pieces.append(f'<span class="trained">{_safe(run.text)}</span>')
         else:
@@ -125,14 +128,53 @@ def _figure(sample: InspectedSample, k: int, media: MediaFeatures) -> str:
     picture = sample.picture(media)
     shown = ""
     if picture is not None:
-        data = base64.b64encode(png_bytes(picture)).decode()
-        height, width = picture.shape[:2]
-        shown = (
-            f'<input class="grid" id="grid-{k}" type="checkbox" checked><label for="grid-{k}"> patch grid</label><br>'
-            f'<div class="picture"><img alt="media {k} after the resize" width="{width}" height="{height}" '
-            f'style="height:auto" src="data:image/png;base64,{data}">{_grid(sample, grid_h, grid_w)}</div>'
-        )
+        shown = _switch(f"grid-{k}") + _image(sample, f"media {k} after the resize", picture, media.grid_thw)
     return f'<figure id="media-{k}"><table>{"".join(rows)}</table>{shown}</figure>'
+
+
+def _switch(name: str) -> str:
+    return f'<input class="grid" id="{name}" type="checkbox" checked><label for="{name}"> patch grid</label><br>'
+
+
+def _image(sample: InspectedSample, alt: str, picture: npt.NDArray[np.uint8], grid: tuple[int, int, int]) -> str:
+    data = base64.b64encode(png_bytes(picture)).decode()
+    height, width = picture.shape[:2]
+    return (
+        f'<div class="picture"><img alt="{alt}" width="{width}" height="{height}" '
+        f'style="height:auto" src="data:image/png;base64,{data}">{_grid(sample, *grid[1:])}</div>'
+    )
+
+
+def _clip(sample: InspectedSample, k: int, clip: ClipFeatures) -> str:
+    grid_t, grid_h, grid_w = clip.grid_thw
+    n_tokens = sum(end - begin for begin, end in clip.tokens)
+    first = f"{_size(clip.first_size)}, then to " if clip.first_size else ""
+    times = ", ".join(f"{second:.3f}" for second in clip.seconds)
+    numbers = ", ".join(map(str, clip.frame_numbers))
+    rows = [
+        _row("frames", f"{len(clip.frames)}: numbers {numbers} of a source of {clip.fps:g} a second"),
+        _row("seconds", f"{times} (of each temporal patch)"),
+        _row("resized to", f"{first}{_size(clip.target_size)}: {grid_h} × {grid_w} patches of {sample.patch}"),
+        _row("tokens", f"{n_tokens} in {grid_t} temporal patches"),
+    ]
+    shown = []
+    for i in _spread(len(clip.frames), _MOST_FRAMES):
+        frame = clip.frames[i]
+        caption = f"frame {i}: <code>{_safe(frame.reference[:200])}</code>, stored {_size(frame.stored_size)}"
+        if frame.bad is not None:
+            said = f'<span class="bad">{frame.bad.code}: {_safe(frame.bad.message)}</span>'
+            shown.append(f"<div>{caption}: {said}</div>")
+            continue
+        picture = sample.frame(clip, i)
+        if picture is not None:
+            shown.append(f"<div>{caption}</div>" + _image(sample, f"frame {i} of clip {k}", picture, clip.grid_thw))
+    if len(clip.frames) > _MOST_FRAMES:
+        rows.append(_row("shown", f"{_MOST_FRAMES} of {len(clip.frames)} frames, spread evenly"))
+    return f'<figure id="clip-{k}"><table>{"".join(rows)}</table>{_switch(f"clip-grid-{k}")}{"".join(shown)}</figure>'
+
+
+def _spread(n: int, most: int) -> list[int]:
+    return [i * n // min(n, most) for i in range(min(n, most))]
 
 
 def _grid(sample: InspectedSample, grid_h: int, grid_w: int) -> str:
@@ -155,13 +197,14 @@ def _tokens(sample: InspectedSample) -> str:
     if not len(f.input_ids):
         return ""
     rows = []
-    skipped = {i for media in f.media for i in range(media.tokens[0] + 1, media.tokens[1])}
+    n_placeholders = {begin: end - begin for _, (begin, end) in sample.placeholders()}
+    skipped = {i for begin, n in n_placeholders.items() for i in range(begin + 1, begin + n)}
     for i, number in enumerate(f.input_ids.tolist()):
         if i in skipped:
             continue
         text = _safe(sample.vocabulary.text(number)).replace("\n", "\\n").replace(" ", "·")
         is_trained = f.labels[i] != -100
-        times = next((f" × {m.tokens[1] - m.tokens[0]}" for m in f.media if m.tokens[0] == i), "")
+        times = f" × {n_placeholders[i]}" if i in n_placeholders else ""
         token = f'<span class="trained">{text}</span>' if is_trained else text + times
         positions = " ".join(str(p) for p in f.position_ids[1:, i].tolist())
         rows.append(f"<tr><td>{i}<td>{number}<td>{'*' if is_trained else ''}<td>{token}<td>{positions}</tr>")

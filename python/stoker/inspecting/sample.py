@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stoker.building_blocks import Features, MediaFeatures, TurnFeatures
+from stoker.building_blocks import ClipFeatures, Features, MediaFeatures, PictureFeatures, TurnFeatures
 from stoker.inspecting.vocabulary import Vocabulary
 
 __all__ = ["InspectedSample", "Place", "Run"]
@@ -35,9 +35,14 @@ class Run:
     begin: int
     end: int
     is_trained: bool
-    media: int | None
-    """Index of the media whose placeholders they are."""
+    media: str | None
+    """Whose placeholders they are: ``media 0``, ``clip 0``."""
     text: str
+
+    @property
+    def shown(self) -> str:
+        """The text, or what stands for placeholders."""
+        return self.text if self.media is None else f"[{self.media}: {self.end - self.begin} tokens]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,13 +56,16 @@ class InspectedSample:
     patch: int
     merge: int
 
+    def placeholders(self) -> list[tuple[str, tuple[int, int]]]:
+        """Every run of placeholders: (``media 0`` or ``clip 0``, tokens)."""
+        images = [(f"media {k}", media.tokens) for k, media in enumerate(self.features.media)]
+        return images + [(f"clip {k}", tokens) for k, clip in enumerate(self.features.clips) for tokens in clip.tokens]
+
     def runs(self, turn: TurnFeatures) -> Iterator[Run]:
         """The tokens of a turn."""
         labels = self.features.labels
         ids = self.features.input_ids.tolist()
-        of_media: dict[int, int] = {
-            position: k for k, media in enumerate(self.features.media) for position in range(*media.tokens)
-        }
+        of_media = {position: name for name, tokens in self.placeholders() for position in range(*tokens)}
         begin, end = turn.tokens
         for (media, is_trained), group in groupby(
             range(begin, end), key=lambda i: (of_media.get(i), bool(labels[i] != -100))
@@ -72,10 +80,23 @@ class InspectedSample:
         patches = self.features.image_patches
         if patches is None or media.bad is not None:
             return None
-        _, grid_h, grid_w = media.grid_thw
+        return self._upright(patches[slice(*media.patches)], media.grid_thw)
+
+    def frame(self, clip: ClipFeatures, number: int) -> npt.NDArray[np.uint8] | None:
+        """A frame of a clip after the resize, (height, width, 3)."""
+        patches = self.features.video_patches
+        if patches is None or any(frame.bad for frame in clip.frames):
+            return None
+        grid_t, grid_h, grid_w = clip.grid_thw
+        depth = patches.shape[2]
+        of_time = patches[slice(*clip.patches)].reshape(grid_t, grid_h * grid_w, *patches.shape[1:])
+        return self._upright(of_time[number // depth, :, :, number % depth], clip.grid_thw)
+
+    def _upright(self, patches: npt.NDArray[np.uint8], grid: tuple[int, int, int]) -> npt.NDArray[np.uint8]:
+        _, grid_h, grid_w = grid
         p, m = self.patch, self.merge
         # (merged rows, merged columns, rows in a group, columns in a group, channel, y, x)
-        grouped = patches[slice(*media.patches)].reshape(grid_h // m, grid_w // m, m, m, 3, p, p)
+        grouped = patches.reshape(grid_h // m, grid_w // m, m, m, 3, p, p)
         upright = grouped.transpose(0, 2, 5, 1, 3, 6, 4)
         return np.ascontiguousarray(upright).reshape(grid_h * p, grid_w * p, 3)
 
@@ -93,7 +114,7 @@ class InspectedSample:
             "problem": _problem(f.bad),
             "tokens": len(f.input_ids),
             "trained_tokens": f.n_trained,
-            "patches": sum(media.patches[1] - media.patches[0] for media in f.media),
+            "patches": f.n_patches,
             "cost": f.cost,
             "tokens_per_pack": self.tokens_per_pack,
             "turns": [
@@ -102,36 +123,41 @@ class InspectedSample:
                     "begin": turn.tokens[0],
                     "end": turn.tokens[1],
                     "text": self.vocabulary.texts(f.input_ids[slice(*turn.tokens)].tolist())
-                    if not any(turn.tokens[0] <= m.tokens[0] < turn.tokens[1] for m in f.media)
-                    else "".join(
-                        run.text if run.media is None else f"[media {run.media}: {run.end - run.begin} tokens]"
-                        for run in self.runs(turn)
-                    ),
+                    if not any(turn.tokens[0] <= begin < turn.tokens[1] for _, (begin, _) in self.placeholders())
+                    else "".join(run.shown for run in self.runs(turn)),
                 }
                 for turn in f.turns
             ],
             "media": [
-                {
-                    "reference": m.reference,
-                    "url": m.url,
-                    "bytes": m.n_bytes,
-                    "stored_size": m.stored_size,
-                    "orientation": m.orientation,
-                    "upright_size": m.upright_size,
-                    "size_from": m.size_from,
-                    "prepared_size": m.prepared_size,
-                    "target_size": m.target_size,
-                    "grid_thw": m.grid_thw,
-                    "tokens": m.tokens,
-                    "problem": _problem(m.bad),
-                }
+                {**_picture(m), "target_size": m.target_size, "grid_thw": m.grid_thw, "tokens": m.tokens}
                 for m in f.media
+            ],
+            "clips": [
+                {
+                    "frames": [_picture(frame) for frame in clip.frames],
+                    **{name: getattr(clip, name) for name in clip.__slots__ if name not in ("frames", "patches")},
+                }
+                for clip in f.clips
             ],
             "input_ids": f.input_ids.tolist(),
             "labels": f.labels.tolist(),
             "token_texts": [self.vocabulary.text(number) for number in f.input_ids.tolist()],
             "position_ids": f.position_ids.tolist(),
         }
+
+
+def _picture(picture: PictureFeatures) -> dict[str, Any]:
+    return {
+        "reference": picture.reference,
+        "url": picture.url,
+        "bytes": picture.n_bytes,
+        "stored_size": picture.stored_size,
+        "orientation": picture.orientation,
+        "upright_size": picture.upright_size,
+        "size_from": picture.size_from,
+        "prepared_size": picture.prepared_size,
+        "problem": _problem(picture.bad),
+    }
 
 
 def _problem(bad: Any) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from stoker.building_blocks import MediaFeatures
+from stoker.building_blocks import ClipFeatures, MediaFeatures, PictureFeatures
 from stoker.inspecting.sample import InspectedSample
 
 __all__ = ["show"]
@@ -29,6 +29,9 @@ def show(sample: InspectedSample, console: Console, *, all_tokens: bool = False)
     if sample.features.media:
         console.print()
         console.print(_media_table(sample))
+    for k, clip in enumerate(sample.features.clips):
+        console.print()
+        _clip(f"clip {k}", clip, console, all_frames=all_tokens)
     console.print()
     _tokens(sample, console, all_tokens=all_tokens)
 
@@ -55,9 +58,9 @@ def _head(sample: InspectedSample, console: Console) -> None:
         where = "" if is_named else f" ({_shown(f.bad.media or '')})"
         _line(console, "verdict", f"a run leaves it out: {f.bad.code}: {_shown(f.bad.message)}{where}", "bold red")
     if f.turns:
-        n, n_patches = len(f.input_ids), sum(m.patches[1] - m.patches[0] for m in f.media)
+        n = len(f.input_ids)
         share = f"{100 * n / sample.tokens_per_pack:.1f} % of a pack of {sample.tokens_per_pack}"
-        _line(console, "length", f"{n} tokens ({share}), {f.n_trained} trained, {n_patches} patches")
+        _line(console, "length", f"{n} tokens ({share}), {f.n_trained} trained, {f.n_patches} patches")
         _line(console, "cost", f"{f.cost / 1e9:.2f} TFLOP, forward and backward, as planning counts it")
 
 
@@ -68,7 +71,7 @@ def _turn(sample: InspectedSample, turn: object, console: Console) -> None:
     text = Text()
     for run in sample.runs(turn):
         if run.media is not None:
-            text.append(f"[media {run.media}: {run.end - run.begin} tokens]", "cyan")
+            text.append(run.shown, "cyan")
         elif run.is_trained:
             text.append(_OPEN, _TRAINED).append(_visible(run.text), _TRAINED).append(_CLOSE, _TRAINED)
         else:
@@ -100,16 +103,51 @@ def _media_table(sample: InspectedSample) -> Table:
     return table
 
 
-def _media_cells(media: MediaFeatures) -> list[str]:
-    reference = media.reference if len(media.reference) <= 80 else media.reference[:60] + "..."
-    cells = [
+def _picture_cells(picture: PictureFeatures) -> list[str]:
+    reference = picture.reference if len(picture.reference) <= 80 else picture.reference[:60] + "..."
+    return [
         escape(_shown(reference)),
-        str(media.n_bytes),
-        _size(media.stored_size),
-        str(media.orientation),
-        _size(media.upright_size),
-        media.size_from,
+        str(picture.n_bytes),
+        _size(picture.stored_size),
+        str(picture.orientation),
+        _size(picture.upright_size),
+        picture.size_from,
     ]
+
+
+def _clip(name: str, clip: ClipFeatures, console: Console, *, all_frames: bool) -> None:
+    grid_t, grid_h, grid_w = clip.grid_thw
+    n_tokens = sum(end - begin for begin, end in clip.tokens)
+    first = f"{_size(clip.first_size)}, then to " if clip.first_size else ""
+    _line(
+        console,
+        name,
+        f"{len(clip.frames)} frames of a source of {clip.fps:g} a second, resized to {first}{_size(clip.target_size)}: "
+        f"grid {grid_t}x{grid_h}x{grid_w}, {n_tokens} tokens",
+    )
+    table = Table(title=f"frames of {name} (height x width)", title_justify="left", box=None, pad_edge=False)
+    for column in ("", "reference", "bytes", "stored", "EXIF", "upright", "from", "number", "patch", "at"):
+        table.add_column(column, overflow="fold", justify="left")
+    depth = max(1, -(-len(clip.frame_numbers) // max(1, len(clip.seconds))))
+    listed = list(range(len(clip.frames)))
+    n_hidden = len(listed) - 2 * _WIDEST
+    if not all_frames and n_hidden > 0:
+        listed = [*listed[:_WIDEST], -1, *listed[-_WIDEST:]]
+    for i in listed:
+        if i < 0:
+            table.add_row("...", f"{n_hidden} more: --tokens shows all")
+            continue
+        frame = clip.frames[i]
+        patch = i // depth
+        cells = [str(clip.frame_numbers[i]), str(patch), f"{clip.seconds[patch]:.3f} s"]
+        if frame.bad is not None:
+            cells = [f"[red]{frame.bad.code}[/]"]
+        table.add_row(str(i), *_picture_cells(frame), *cells)
+    console.print(table)
+
+
+def _media_cells(media: MediaFeatures) -> list[str]:
+    cells = _picture_cells(media)
     if media.bad is not None:
         return [*cells, f"[red]{media.bad.code}[/]", "", ""]
     _, grid_h, grid_w = media.grid_thw
@@ -121,8 +159,8 @@ def _tokens(sample: InspectedSample, console: Console, *, all_tokens: bool) -> N
     table = Table(title="tokens (* trained)", title_justify="left", box=None, pad_edge=False)
     for name in ("at", "id", "", "token", "positions t h w"):
         table.add_column(name, justify="right" if name in ("at", "id") else "left", overflow="fold")
-    first_of = {media.tokens[0]: media.tokens[1] - media.tokens[0] for media in f.media}
-    inner = {i for media in f.media for i in range(media.tokens[0] + 1, media.tokens[1])}
+    first_of = {begin: end - begin for _, (begin, end) in sample.placeholders()}
+    inner = {i for _, (begin, end) in sample.placeholders() for i in range(begin + 1, end)}
     listed = [i for i in range(len(f.input_ids)) if i not in inner]  # a media's placeholders are one line
     n_hidden = len(listed) - 2 * _WIDEST
     if not all_tokens and n_hidden > 0:
