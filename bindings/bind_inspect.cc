@@ -126,6 +126,8 @@ nb::dict prepared_dict(Prepared prepared, const qwen_vl::ProcessorConfig& config
   out["bad"] = bad_of(prepared.bad, prepared.bad_media);
   out["input_ids"] = array_of(std::move(prepared.input_ids), {n});
   out["labels"] = array_of(std::move(prepared.labels), {n});
+  out["loss_weights"] =
+      prepared.loss_weights.empty() ? nb::object(nb::none()) : array_of(std::move(prepared.loss_weights), {n});
   out["position_ids"] = array_of(std::move(prepared.position_ids), {4, n});
   out["image_patches"] = prepared.image_patches.empty()
                              ? nb::object(nb::none())

@@ -44,6 +44,7 @@ AnyArray batch_array(const Batch& batch, const std::string& name) {
   const PackShape& s = batch.shape;
   if (name == "input_ids") return view_of<std::int64_t>(batch, at.input_ids, {n(s.tokens)});
   if (name == "labels") return view_of<std::int64_t>(batch, at.labels, {n(s.tokens)});
+  if (name == "loss_weights" && s.has_loss_weights) return view_of<float>(batch, at.loss_weights, {n(s.tokens)});
   if (name == "position_ids") return view_of<std::int64_t>(batch, at.position_ids, {4, n(s.tokens)});
   if (name == "image_patches")
     return view_of<std::uint8_t>(batch, at.image_patches, {n(s.patches), 3, n(s.patch), n(s.patch)});
@@ -111,18 +112,18 @@ void bind_settings(nb::module_& m) {
       .def(
           "set_text",
           [](LoaderSettings& s, const std::string& train_on, const std::vector<std::string>& roles,
-             const std::string& end_of_turn, const std::string& template_engine, bool truncates_turns,
-             nb::callable make_renderer) {
+             const std::string& end_of_turn, const std::string& weights, const std::string& template_engine,
+             bool truncates_turns, nb::callable make_renderer) {
             OutputSettings& o = s.output;
-            o.labels = label_rule(train_on, roles, end_of_turn);
+            o.labels = label_rule(train_on, roles, end_of_turn, weights);
             o.template_engine = template_engine_named(template_engine);
             o.over_long = truncates_turns ? OverLong::kTruncateTurns : OverLong::kDrop;
             auto stage = std::make_shared<StageClock>();
             s.template_stage = stage;
             s.make_renderer = python_renderers(std::move(make_renderer), std::move(stage));
           },
-          nb::kw_only(), "train_on"_a, "roles"_a, "end_of_turn"_a, "template_engine"_a, "truncates_turns"_a,
-          "make_renderer"_a,
+          nb::kw_only(), "train_on"_a, "roles"_a, "end_of_turn"_a, "weights"_a, "template_engine"_a,
+          "truncates_turns"_a, "make_renderer"_a,
           "What is trained, and who renders chat templates: `make_renderer(text, folder)` is called for those that the "
           "engine does not know.")
       .def(
@@ -188,6 +189,7 @@ void bind_batch(nb::module_& m) {
       .def_prop_ro("n_samples", [](const Batch& b) { return b.shape.samples; })
       .def_prop_ro("n_images", [](const Batch& b) { return b.shape.images; })
       .def_prop_ro("n_clips", [](const Batch& b) { return b.shape.clips; })
+      .def_prop_ro("has_loss_weights", [](const Batch& b) { return b.shape.has_loss_weights; })
       .def_prop_ro("n_patches", [](const Batch& b) { return b.shape.patches; })
       .def("array", &batch_array, "name"_a, "A DLPack view of one array; it keeps the pack's memory alive.")
       .def(

@@ -209,7 +209,7 @@ void bind_model(nb::module_& m) {
         const Profile* const profile = find_profile(reference);
         if (profile == nullptr) throw nb::key_error(reference.c_str());
         qwen_vl::TextOptions options{.engine = template_engine_named(engine),
-                                     .labels = label_rule(train_on, roles, end_of_turn)};
+                                     .labels = label_rule(train_on, roles, end_of_turn, "reject")};
         if (make_renderer) {
           options.make_renderer = python_renderers(std::move(*make_renderer), std::make_shared<StageClock>());
         }

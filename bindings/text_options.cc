@@ -88,7 +88,7 @@ class PythonRenderer final : public text::TurnRenderer {
 }  // namespace
 
 qwen_vl::LabelRule label_rule(const std::string& train_on, const std::vector<std::string>& roles,
-                              const std::string& end_of_turn) {
+                              const std::string& end_of_turn, const std::string& weights) {
   qwen_vl::LabelRule rule;
   if (train_on == "all") {
     rule.train_on = qwen_vl::TrainOn::kAll;
@@ -103,6 +103,11 @@ qwen_vl::LabelRule label_rule(const std::string& train_on, const std::vector<std
     rule.end_of_turn = qwen_vl::EndOfTurn::kNone;
   } else if (end_of_turn != "full") {
     refuse("labels.end_of_turn", end_of_turn);
+  }
+  if (weights == "deliver") {
+    rule.weights = qwen_vl::LossWeights::kDeliver;
+  } else if (weights != "reject") {
+    refuse("labels.weights", weights);
   }
   rule.roles = 0;
   for (const std::string& name : roles) {

@@ -15,7 +15,7 @@ namespace stoker {
 
 /// What the settings say as words. Unknown ones are a SETTINGS error.
 qwen_vl::LabelRule label_rule(const std::string& train_on, const std::vector<std::string>& roles,
-                              const std::string& end_of_turn);
+                              const std::string& end_of_turn, const std::string& weights);
 text::TemplateEngine template_engine_named(const std::string& name);
 
 /// Renderers behind a Python callable: `make(text, folder)` returns `render(request) -> (reason or "", text)`. `stage`

@@ -67,6 +67,23 @@ def test_json_has_every_token(data: DataSet, model: Path) -> None:
     assert got["turns"][1]["text"] == "<|im_start|>assistant\nTwo pictures.\nÄöü <b><|im_end|>\n"
 
 
+def test_weights_are_shown_where_they_are_delivered(model: Path, tmp_path: Path) -> None:
+    said = {"role": "assistant", "content": "Half.", "weight": 0.5}
+    data = DataSet(tmp_path)
+    data.row({"messages": [{"role": "user", "content": "How much?"}, said]})
+    run = {"data": [{"manifest": str(data.write().manifest)}], "model": str(model), "labels": {"weights": "deliver"}}
+    (tmp_path / "run.yaml").write_text(json.dumps(run))
+    target = ["inspect", str(tmp_path / "run.yaml")]
+    shown = CliRunner().invoke(app, target, env={"COLUMNS": "160", "NO_COLOR": "1", "XDG_CACHE_HOME": str(tmp_path)})
+    assert "⟧×0.5" in shown.output
+    assert "*×0.5" in shown.output
+    got = json.loads(CliRunner().invoke(app, [*target, "--json"], env={"XDG_CACHE_HOME": str(tmp_path)}).stdout)
+    assert got["loss_weights"] == [0.5 * (label != -100) for label in got["labels"]]
+    page = tmp_path / "page.html"
+    CliRunner().invoke(app, [*target, "--html", str(page)], env={"XDG_CACHE_HOME": str(tmp_path)})
+    assert "</span>×0.5" in page.read_text()
+
+
 @pytest.mark.parametrize(
     ("options", "line"),
     [(["--row", "1"], 3), (["--line", "3"], 3), (["--id", "seven"], 3), (["--id", "8"], 4), (["--row", "3"], 5)],

@@ -47,6 +47,7 @@ PackLayout::PackLayout(const PackShape& shape) {
   input_ids = carve.take(shape.tokens, sizeof(std::int64_t));
   labels = carve.take(shape.tokens, sizeof(std::int64_t));
   position_ids = carve.take(4 * shape.tokens, sizeof(std::int64_t));
+  loss_weights = carve.take(shape.has_loss_weights ? shape.tokens : 0, sizeof(float));
   image_grid_thw = carve.take(3 * shape.images, sizeof(std::int64_t));
   video_grid_thw = carve.take(3 * shape.clips, sizeof(std::int64_t));
   sample_ids = carve.take(shape.samples, sizeof(std::int64_t));
@@ -62,6 +63,7 @@ PackView::PackView(std::byte* base, const PackLayout& layout)
       input_ids(reinterpret_cast<std::int64_t*>(base + layout.input_ids)),
       labels(reinterpret_cast<std::int64_t*>(base + layout.labels)),
       position_ids(reinterpret_cast<std::int64_t*>(base + layout.position_ids)),
+      loss_weights(reinterpret_cast<float*>(base + layout.loss_weights)),
       image_grid_thw(reinterpret_cast<std::int64_t*>(base + layout.image_grid_thw)),
       video_grid_thw(reinterpret_cast<std::int64_t*>(base + layout.video_grid_thw)),
       sample_ids(reinterpret_cast<std::int64_t*>(base + layout.sample_ids)),
@@ -73,12 +75,14 @@ PackShape close_gaps(const PackView& view, const PackShape& planned, std::vector
                      const std::vector<bool>& is_kept, const PackShape& spare) {
   const std::vector<SampleExtent> old = extents;
   extents.clear();
-  PackShape now{.patch = planned.patch, .temporal_patch = planned.temporal_patch};
+  PackShape now{
+      .has_loss_weights = planned.has_loss_weights, .patch = planned.patch, .temporal_patch = planned.temporal_patch};
   for (std::size_t i = 0; i < old.size(); ++i) {
     if (!is_kept[i]) continue;
     SampleExtent e = old[i];
     move_range(view.input_ids, now.tokens, e.token_begin, e.token_end);
     move_range(view.labels, now.tokens, e.token_begin, e.token_end);
+    if (planned.has_loss_weights) move_range(view.loss_weights, now.tokens, e.token_begin, e.token_end);
     move_range(view.image_grid_thw, now.images, e.image_begin, e.image_end, 3);
     move_range(view.image_patches, now.patches, e.patch_begin, e.patch_end, planned.patch_bytes());
     move_range(view.video_grid_thw, now.clips, e.clip_begin, e.clip_end, 3);
@@ -156,6 +160,7 @@ std::string digest_of(const Batch& batch) {
     add(at.video_grid_thw, 3 * s.clips, sizeof(std::int64_t));
     add(at.video_counts, s.samples, sizeof(std::int32_t));
   }
+  if (s.has_loss_weights) add(at.loss_weights, s.tokens, sizeof(float));
   return digest.hex();
 }
 

@@ -18,7 +18,8 @@ struct PackShape {
   std::int64_t images = 0;   ///< k
   std::int64_t patches = 0;  ///< P
   std::int64_t clips = 0;
-  std::int64_t clip_patches = 0;    ///< V
+  std::int64_t clip_patches = 0;  ///< V
+  bool has_loss_weights = false;
   std::int32_t patch = 16;          ///< p; an image patch is (3, p, p) uint8
   std::int32_t temporal_patch = 2;  ///< t; a clip's patch is (3, t, p, p) uint8
 
@@ -35,6 +36,7 @@ struct PackLayout {
   std::size_t input_ids = 0;       ///< int64 (T)
   std::size_t labels = 0;          ///< int64 (T)
   std::size_t position_ids = 0;    ///< int64 (4, T): text, t, h, w
+  std::size_t loss_weights = 0;    ///< float32 (T) if `has_loss_weights`: of the label at the same place, 0 without one
   std::size_t image_grid_thw = 0;  ///< int64 (k, 3)
   std::size_t video_grid_thw = 0;  ///< int64 (clips, 3)
   std::size_t sample_ids = 0;      ///< int64 (n): position in the order; -1 for a dummy
@@ -53,6 +55,7 @@ struct PackView {
   std::int64_t* input_ids;
   std::int64_t* labels;
   std::int64_t* position_ids;
+  float* loss_weights;  ///< not to be used without `has_loss_weights`
   std::int64_t* image_grid_thw;
   std::int64_t* video_grid_thw;
   std::int64_t* sample_ids;

@@ -11,7 +11,7 @@ namespace {
 
 /// A pack whose every element says which sample it belongs to and which place within it.
 struct Marked {
-  PackShape shape{.patch = 2};
+  PackShape shape{.has_loss_weights = true, .patch = 2};
   std::vector<SampleExtent> extents;
   std::vector<std::byte> memory;
 
@@ -44,6 +44,7 @@ struct Marked {
       const std::int64_t mark = 1000 * e.sample_id + (t - e.token_begin);
       v.input_ids[t] = mark;
       v.labels[t] = -mark;
+      v.loss_weights[t] = static_cast<float>(mark) / 2;
       for (std::int64_t row = 0; row < 4; ++row) v.position_ids[row * stride + t] = 10 * mark + row;
     }
     for (std::int64_t i = 3 * e.image_begin; i < 3 * e.image_end; ++i) v.image_grid_thw[i] = e.sample_id;
@@ -81,6 +82,7 @@ TEST(CloseGaps, EqualsAPackWithoutTheRemovedSamples) {
         const std::int64_t mark = 1000 * e.sample_id + (t - e.token_begin);
         EXPECT_EQ(view.input_ids[t], mark);
         EXPECT_EQ(view.labels[t], -mark);
+        EXPECT_EQ(view.loss_weights[t], static_cast<float>(mark) / 2);
         for (std::int64_t row = 0; row < 4; ++row) EXPECT_EQ(view.position_ids[row * now.tokens + t], 10 * mark + row);
       }
       for (std::int64_t g = 3 * e.image_begin; g < 3 * e.image_end; ++g) EXPECT_EQ(view.image_grid_thw[g], e.sample_id);
@@ -143,6 +145,25 @@ TEST(Digest, SeesClipsWhereThereAreAny) {
   const Batch batch{.block = block, .shape = shape, .planned = shape, .counts = {}};
   const std::string before = digest_of(batch);
   for (const std::size_t offset : {at.video_patches, at.video_patches + 95, at.video_grid_thw, at.video_counts}) {
+    block->data()[offset] = std::byte{1};
+    EXPECT_NE(digest_of(batch), before) << offset;
+    block->data()[offset] = std::byte{0};
+  }
+}
+
+TEST(Digest, SeesWeightsWhereThereAreAny) {
+  auto pool = std::make_shared<BlockPool>(std::make_shared<MemoryBudget>(std::size_t{1} << 20));
+  PackShape shape{.tokens = 4, .samples = 2, .patch = 2};
+  const std::size_t without = PackLayout(shape).n_bytes;
+  shape.has_loss_weights = true;
+  const PackLayout at(shape);
+  EXPECT_EQ(at.n_bytes, without + 64) << "float32 (4), on a line of its own";
+  Lease extra;
+  auto block = pool->acquire(at.n_bytes, 0, extra, {}, {}).value();
+  std::fill_n(block->data(), block->size(), std::byte{0});
+  const Batch batch{.block = block, .shape = shape, .planned = shape, .counts = {}};
+  const std::string before = digest_of(batch);
+  for (const std::size_t offset : {at.loss_weights, at.loss_weights + 15}) {
     block->data()[offset] = std::byte{1};
     EXPECT_NE(digest_of(batch), before) << offset;
     block->data()[offset] = std::byte{0};

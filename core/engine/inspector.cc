@@ -194,8 +194,10 @@ void Inspector::write_tokens(const MeasuredSample& sample, const Sample& row,
   out.input_ids.resize(n);
   out.labels.resize(n);
   out.position_ids.resize(4 * n);
+  if (model_->has_loss_weights()) out.loss_weights.resize(n);
   qwen_vl::write_expanded(sample.text, media, model_->expansion(),
-                          {out.input_ids.data(), out.labels.data(), out.position_ids.data(), n_tokens});
+                          {out.input_ids.data(), out.labels.data(), out.position_ids.data(), n_tokens,
+                           model_->has_loss_weights() ? out.loss_weights.data() : nullptr});
   const Places places(sample.text, media, *model_, out);
   for (const qwen_vl::TurnRange& turn : turns) {
     if (turn.token_end > static_cast<std::int64_t>(sample.text.ids.size())) break;

@@ -59,6 +59,7 @@ struct Prepared {
   std::string bad_media;  ///< the media to blame, if one is
   std::vector<std::int64_t> input_ids, labels;  ///< (T)
   std::vector<std::int64_t> position_ids;       ///< (4, T)
+  std::vector<float> loss_weights;              ///< (T) of the labels, where the settings deliver them; else empty
   std::vector<std::uint8_t> image_patches;      ///< (P, 3, p, p); empty where pixels were not asked for
   std::vector<std::uint8_t> video_patches;      ///< (V, 3, t, p, p); the same
   std::vector<PreparedPicture> images;          ///< in reading order

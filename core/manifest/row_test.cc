@@ -456,7 +456,14 @@ TEST(ParseRow, LossOfATurn) {
   };
   EXPECT_EQ(turn(R"("loss": true, "weight": 0)"), Reason::kRowAmbiguous);
   EXPECT_EQ(turn(R"("loss": "yes")"), Reason::kRowSchema);
-  EXPECT_EQ(turn(R"("loss_scale": -1)"), Reason::kRowSchema);
+  for (const std::string bad : {"-1", "-1e-9", "1e7", "1e400", "1e-60"}) {
+    EXPECT_EQ(turn(R"("loss_scale": )" + bad), Reason::kRowSchema) << bad;
+  }
+  EXPECT_EQ(of(R"({"messages": [{"role": "user", "content": "q", "loss": true, "loss_scale": 0.25},
+                   {"role": "assistant", "content": "a", "weight": 2, "loss": true}]})"),
+            "user+*0.25[q] assistant+*2[a]");
+  EXPECT_EQ(turn(R"("loss": false, "loss_scale": 0.5)"), Reason::kRowAmbiguous);
+  EXPECT_EQ(turn(R"("loss": 1, "loss_scale": 0.5)"), Reason::kRowAmbiguous);
 }
 
 TEST(ParseRow, ASystemPromptBesideTheConversation) {

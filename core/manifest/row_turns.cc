@@ -11,6 +11,7 @@ namespace {
 
 constexpr KeyNames<11> kPartKeys = {"type",   "text",   "image", "image_url", "url",  "path",
                                     "source", "base64", "video", "video_url", "audio"};
+constexpr double kLargestWeight = 1e6;
 constexpr KeyNames<3> kCallKeys = {"function", "name", "arguments"};
 
 constexpr std::array<std::pair<std::string_view, RowRole>, 13> kRoleWords = {{{"system", RowRole::kSystem},
@@ -50,7 +51,7 @@ void add_text(std::string text, Turn& turn) {
   turn.parts.push_back(std::move(part));
 }
 
-// 0 none, 1 whole; booleans as well.
+// 0 none, 1 whole, others a weight; booleans as well.
 Status read_scale(const JsonView& value, std::string_view key, std::optional<float>& out) {
   if (!value) return {};
   if (value.type() == JsonType::kTrue || value.type() == JsonType::kFalse) {
@@ -59,8 +60,11 @@ Status read_scale(const JsonView& value, std::string_view key, std::optional<flo
   }
   if (!is_number(value)) return row_schema(value, "'{}' must be a number or a boolean, not {}", key, value.type_name());
   const double scale = number_of(value);
-  if (scale < 0 || scale > 1e6) return row_schema(value, "'{}' of {}", key, shown(value.raw()));
   out = static_cast<float>(scale);
+  if (scale < 0 || scale > kLargestWeight || (scale > 0 && *out == 0.0F)) {
+    return row_schema(value, "'{}' of {}; it takes 0, or a weight up to {} that a float32 can tell from 0", key,
+                      shown(value.raw()), kLargestWeight);
+  }
   return {};
 }
 
@@ -126,15 +130,22 @@ void TurnReader::add_marked(Role role, std::string_view text) {
 }
 
 Status TurnReader::read_loss(const Fields<kTurnKeys.size()>& fields, Turn& turn) const {
+  bool is_only_yes = false;  // `true` says that a turn is trained; a number may then say how much
   for (const std::string_view key : {"loss", "loss_scale", "weight"}) {
     std::optional<float> scale;
     STOKER_CHECKED(read_scale(fields[key], key, scale));
     if (!scale) continue;
-    if (turn.loss_scale && *turn.loss_scale != *scale) {
+    const bool is_yes = fields[key].type() == JsonType::kTrue;
+    const bool agrees = !turn.loss_scale || *turn.loss_scale == *scale ||
+                        ((is_only_yes || is_yes) && *turn.loss_scale > 0 && *scale > 0);
+    if (!agrees) {
       return Status(Reason::kRowAmbiguous,
                     fields[key].where() + ": 'loss', 'loss_scale' and 'weight' of one turn contradict one another");
     }
-    turn.loss_scale = scale;
+    if (!turn.loss_scale || is_only_yes) {
+      turn.loss_scale = scale;
+      is_only_yes = is_yes;
+    }
   }
   return {};
 }

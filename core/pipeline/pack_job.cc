@@ -10,6 +10,7 @@ namespace stoker {
 PackShape shape_of(const PackTask& task, const qwen_vl::QwenVl& model) {
   if (!task.window) return model.dummy_shape(false, false);
   PackShape shape{.samples = static_cast<std::int64_t>(task.members.size()),
+                  .has_loss_weights = model.has_loss_weights(),
                   .patch = model.config().patch,
                   .temporal_patch = model.config().temporal_patch};
   for (std::size_t i = 0; i < task.members.size(); ++i) {
@@ -82,9 +83,10 @@ void PackJob::write_text(std::size_t i) {
     *grid++ = clip.plan.grid_h;
     *grid++ = clip.plan.grid_w;
   }
-  qwen_vl::write_expanded(sample.text, {plans, clips}, model_->expansion(),
-                          {view_.input_ids + at.token_begin, view_.labels + at.token_begin,
-                           view_.position_ids + at.token_begin, planned_.tokens});
+  qwen_vl::write_expanded(
+      sample.text, {plans, clips}, model_->expansion(),
+      {view_.input_ids + at.token_begin, view_.labels + at.token_begin, view_.position_ids + at.token_begin,
+       planned_.tokens, planned_.has_loss_weights ? view_.loss_weights + at.token_begin : nullptr});
   part_done();
 }
 

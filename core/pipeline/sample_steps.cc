@@ -136,6 +136,7 @@ bool truncate_turns(std::int64_t limit, const qwen_vl::SampleMedia& media, Measu
     qwen_vl::SampleText shorter = sample.text;
     shorter.ids.resize(static_cast<std::size_t>(cut->n_ids));
     shorter.is_trained.resize(static_cast<std::size_t>(cut->n_ids));
+    if (!shorter.loss_weights.empty()) shorter.loss_weights.resize(static_cast<std::size_t>(cut->n_ids));
     shorter.n_images = cut->n_images;
     shorter.n_clip_pads = cut->n_clip_pads;
     shorter.n_trained = cut->n_trained;

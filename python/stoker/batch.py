@@ -28,6 +28,9 @@ class Layout:
     """(n): images per sample."""
     video_counts: npt.NDArray[np.int32]
     """(n): clips per sample."""
+    label_shift: int = 0
+    """The label at place i, and its weight, is that of the input id at i + label_shift. 0: not shifted, as Hugging Face
+    models take labels, which shift them themselves."""
 
     @property
     def cu_seqlens_padded(self) -> npt.NDArray[np.int32]:
@@ -61,7 +64,7 @@ class Batch:
         """An object with ``__dlpack__`` for one array, which takes no copy; for ``torch.from_dlpack`` and the like.
 
         Args:
-            name: input_ids, labels, position_ids, image_patches, image_grid_thw, video_patches,
+            name: input_ids, labels, loss_weights, position_ids, image_patches, image_grid_thw, video_patches,
                 video_grid_thw, cu_seqlens, sample_ids, image_counts or video_counts.
         """
         return self._core.array(name)
@@ -80,6 +83,14 @@ class Batch:
     def labels(self) -> npt.NDArray[np.int64]:
         """(T), unshifted; -100 is ignored."""
         return self._numpy("labels")
+
+    @property
+    def loss_weights(self) -> npt.NDArray[np.float32] | None:
+        """(T), unshifted: what the loss of the label at the same place counts; 0 where the label is -100.
+
+        None unless ``labels.weights`` is ``deliver``.
+        """
+        return self._numpy("loss_weights") if self._core.has_loss_weights else None
 
     @property
     def position_ids(self) -> npt.NDArray[np.int64]:

@@ -124,6 +124,8 @@ class Features:
     """(T), placeholders expanded."""
     labels: npt.NDArray[np.int64]
     """(T); -100 is not trained."""
+    loss_weights: npt.NDArray[np.float32] | None
+    """(T) of the label at the same place, 0 without one; None unless ``labels.weights`` is ``deliver``."""
     position_ids: npt.NDArray[np.int64]
     """(4, T): text positions, then M-RoPE t, h, w."""
     image_patches: npt.NDArray[np.uint8] | None
@@ -246,6 +248,7 @@ def features_of(
         id=got["id"],
         input_ids=got["input_ids"],
         labels=got["labels"],
+        loss_weights=got["loss_weights"],
         position_ids=got["position_ids"],
         image_patches=got["image_patches"],
         video_patches=got["video_patches"],

@@ -67,12 +67,15 @@ class Labels:
 
     train_on: Literal["assistant", "last_turn", "all"] = "assistant"
     """Every turn of `roles`; the last of them; or every token but the first and the vision tokens. A turn's own
-    ``loss`` or ``loss_scale`` in the row comes before this."""
+    ``loss``, ``loss_scale`` or ``weight`` in the row comes before this."""
     roles: tuple[Literal["assistant", "user", "tool", "system", "developer"], ...] = ("assistant",)
     """Roles whose turns are trained."""
     end_of_turn: Literal["full", "token", "none"] = "full"
     """What is trained behind a turn's content: ``<|im_end|>`` and the line feed after it, as qwen-vl-finetune, ms-swift
     and LLaMA-Factory do; the token alone; or nothing."""
+    weights: Literal["reject", "deliver"] = "reject"
+    """What happens to a turn whose own weight is neither 0 nor 1: its row is a bad sample, or every batch has
+    `loss_weights` beside its labels, and the trainer must apply them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,8 @@ class Encoder {
   Encoder(const text::Tokenizer& tokenizer, const Ids& known, const LabelRule& rule, bool is_guarded)
       : tokenizer_(tokenizer), known_(known), rule_(rule), is_guarded_(is_guarded) {}
 
-  void add(const text::RenderedTurn& chunk, bool is_trained) {
+  /// @param weight  0: not trained.
+  void add(const text::RenderedTurn& chunk, float weight) {
     // An added token ends the turn, so that its ids and those of what follows join to the whole's.
     const std::size_t begin = out.ids.size();
     const std::size_t end_bytes = chunk.end_bytes > 0 ? chunk.end_bytes : chunk.text.size();
@@ -33,7 +34,11 @@ class Encoder {
     const std::size_t turn_end = out.ids.size();
     encode(chunk, end_bytes, chunk.text.size());
     out.is_trained.resize(out.ids.size(), 0);
-    if (!is_trained) return;
+    if ((weight != 0.0F && weight != 1.0F) || !out.loss_weights.empty()) {
+      out.loss_weights.resize(begin, 1.0F);
+      out.loss_weights.resize(out.ids.size(), weight);
+    }
+    if (weight == 0.0F) return;
     if (rule_.train_on == TrainOn::kAll) {
       mark(begin, out.ids.size());
       has_answer = true;
@@ -125,7 +130,7 @@ Status nothing_trained(const text::Rendered& rendered, const LabelRule& rule) {
 Result<SampleText> QwenVl::encode(const Sample& sample, std::vector<TurnRange>* turns) const {
   STOKER_TRY(text::Rendered rendered, template_.render(sample, {}));
   if (profile_.dropped_roles == DroppedRoles::kError) STOKER_CHECKED(rendered.left_out);
-  STOKER_TRY(const std::vector<std::uint8_t> trained, trained_chunks(rendered, sample, labels_));
+  STOKER_TRY(const std::vector<float> weights, chunk_weights(rendered, sample, labels_));
   STOKER_TRY(std::vector<std::vector<std::string>> times, clip_times(sample));
   Encoder encoder(
       *tokenizer_,
@@ -139,7 +144,7 @@ Result<SampleText> QwenVl::encode(const Sample& sample, std::vector<TurnRange>* 
       times.erase(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(n_shown));
     }
     const auto begin = static_cast<std::int64_t>(encoder.out.ids.size());
-    encoder.add(chunk, trained[i] != 0);
+    encoder.add(chunk, weights[i]);
     if (turns != nullptr) {
       turns->push_back({chunk.turn, chunk.is_assistant, begin, static_cast<std::int64_t>(encoder.out.ids.size())});
     }

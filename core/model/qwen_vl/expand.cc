@@ -13,8 +13,10 @@ class Writer {
  public:
   explicit Writer(const TokenSlots& to) : to_(to) {}
 
-  void text(std::int64_t id, bool is_trained) {
-    put(id, is_trained ? id : kIgnore, next_, next_, next_);
+  /// @param weight  0: not trained.
+  void text(std::int64_t id, float weight) {
+    if (to_.loss_weights != nullptr) to_.loss_weights[n_] = weight;
+    put(id, weight > 0 ? id : kIgnore, next_, next_, next_);
     ++next_;
   }
   void picture(std::int64_t pad, std::int64_t merged_h, std::int64_t merged_w) {
@@ -46,7 +48,10 @@ class Writer {
   }
   void frame(std::int64_t pad, std::int64_t t, std::int64_t merged_h, std::int64_t merged_w) {
     for (std::int64_t y = 0; y < merged_h; ++y) {
-      for (std::int64_t x = 0; x < merged_w; ++x) put(pad, kIgnore, next_ + t, next_ + y, next_ + x);
+      for (std::int64_t x = 0; x < merged_w; ++x) {
+        if (to_.loss_weights != nullptr) to_.loss_weights[n_] = 0;
+        put(pad, kIgnore, next_ + t, next_ + y, next_ + x);
+      }
     }
   }
   void put(std::int64_t id, std::int64_t label, std::int64_t t, std::int64_t h, std::int64_t w) {
@@ -95,7 +100,7 @@ void write_expanded(const SampleText& text, const SampleMedia& media, const Expa
         pads_of_clip = 0;
       }
     } else {
-      writer.text(text.ids[i], text.is_trained[i] != 0);
+      writer.text(text.ids[i], text.is_trained[i] == 0 ? 0 : text.loss_weights.empty() ? 1 : text.loss_weights[i]);
     }
   }
 }

@@ -14,6 +14,7 @@ struct TokenSlots {
   std::int64_t* labels;
   std::int64_t* position_ids;        ///< row 0; the others follow at `position_stride`
   std::int64_t position_stride = 0;  ///< elements between rows
+  float* loss_weights = nullptr;     ///< null: nobody asked for them
 };
 
 /// The media of a sample, each kind in reading order.
@@ -35,7 +36,8 @@ struct Expansion {
 /// Tokens of a sample with its placeholders expanded.
 std::int64_t expanded_length(const SampleText& text, const SampleMedia& media);
 
-/// Writes ids, labels (-100 where not trained, never on a placeholder) and positions of one sample, its first at 0.
+/// Writes ids, labels (-100 where not trained, never on a placeholder), positions of one sample, its first at 0, and
+/// the weights of the labels (0 where there is none).
 ///
 /// Position rows: the plain count, then M-RoPE t, h, w: a text token advances all three; an image of (grid_h, grid_w)
 /// patches takes (cur, cur + y, cur + x) for merged cell (y, x) and then cur is one more than the largest. A video pad

@@ -7,25 +7,23 @@
 namespace stoker::qwen_vl {
 namespace {
 
-/// Whether a turn's own word says that it is trained; nothing if it says nothing.
-Result<std::optional<bool>> word_of(const Turn& turn, std::size_t index) {
-  if (!turn.loss_scale) return std::optional<bool>();
-  const float scale = *turn.loss_scale;
-  if (scale != 0.0F && scale != 1.0F) {
-    return Status(
-        Reason::kRowSchema,
-        fmt::format("turn {} asks for a loss of {}: labels are trained or not, so it takes 0 (or false) and 1 "
-                    "(or true)",
-                    index + 1, scale));
+/// A turn's own word on its weight; nothing if it says nothing.
+Result<std::optional<float>> word_of(const Turn& turn, std::size_t index, const LabelRule& rule) {
+  const std::optional<float> weight = turn.loss_scale;
+  if (rule.weights == LossWeights::kReject && weight && *weight != 0.0F && *weight != 1.0F) {
+    return Status(Reason::kRowSchema,
+                  fmt::format("turn {} asks for a loss of {}: labels are there or not, so it takes 0 (or false) and 1 "
+                              "(or true); labels.weights: deliver takes any weight and gives it as loss_weights",
+                              index + 1, *weight));
   }
-  return std::optional<bool>(scale == 1.0F);
+  return weight;
 }
 
-Result<std::optional<bool>> word_of(const text::RenderedTurn& chunk, const Sample& sample) {
-  std::optional<bool> word;
+Result<std::optional<float>> word_of(const text::RenderedTurn& chunk, const Sample& sample, const LabelRule& rule) {
+  std::optional<float> word;
   for (std::uint32_t i = 0; i < chunk.n_turns; ++i) {
     const std::size_t index = chunk.turn + i;
-    STOKER_TRY(const std::optional<bool> one, word_of(sample.turns[index], index));
+    STOKER_TRY(const std::optional<float> one, word_of(sample.turns[index], index, rule));
     if (i > 0 && one != word) {
       return Status(Reason::kRowSchema,
                     fmt::format("turns {} and {} differ in their loss, but the chat template shows them as one turn",
@@ -61,22 +59,21 @@ Status check_words(const text::Rendered& rendered, const Sample& sample) {
 
 }  // namespace
 
-Result<std::vector<std::uint8_t>> trained_chunks(const text::Rendered& rendered, const Sample& sample,
-                                                 const LabelRule& rule) {
+Result<std::vector<float>> chunk_weights(const text::Rendered& rendered, const Sample& sample, const LabelRule& rule) {
   STOKER_CHECKED(check_words(rendered, sample));
-  std::vector<std::uint8_t> trained(rendered.chunks.size(), 0);
+  std::vector<float> weights(rendered.chunks.size(), 0.0F);
   std::size_t last = rendered.chunks.size();
   for (std::size_t i = 0; i < rendered.chunks.size(); ++i) {
     if (!is_chosen(rendered.chunks[i], rule)) continue;
-    trained[i] = 1;
-    if (rule.train_on == TrainOn::kLastTurn && last < i) trained[last] = 0;
+    weights[i] = 1.0F;
+    if (rule.train_on == TrainOn::kLastTurn && last < i) weights[last] = 0.0F;
     last = i;
   }
   for (std::size_t i = 0; i < rendered.chunks.size(); ++i) {
-    STOKER_TRY(const std::optional<bool> word, word_of(rendered.chunks[i], sample));
-    if (word) trained[i] = *word ? 1 : 0;
+    STOKER_TRY(const std::optional<float> word, word_of(rendered.chunks[i], sample, rule));
+    if (word) weights[i] = *word;
   }
-  return trained;
+  return weights;
 }
 
 }  // namespace stoker::qwen_vl

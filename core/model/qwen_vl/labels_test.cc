@@ -71,6 +71,30 @@ TEST(Labels, ATurnsOwnWordComesFirst) {
   EXPECT_EQ(trained(turns, {}), Ids{-static_cast<std::int32_t>(Reason::kNoLossTokens)});
 }
 
+TEST(Labels, WeightsAreRejectedOrDelivered) {
+  std::vector<Turn> turns = kTwoRounds;
+  turns[1].loss_scale = 0.25F;
+  turns[2].loss_scale = 3.0F;
+  Sample sample;
+  sample.turns = turns;
+  const auto refused = QwenVl::load(kModel, profiles().front()).value()->encode(sample).status();
+  EXPECT_EQ(refused.reason(), Reason::kRowSchema);
+  EXPECT_NE(refused.message().find("labels.weights: deliver"), std::string::npos) << refused.message();
+
+  const LabelRule rule{.weights = LossWeights::kDeliver};
+  EXPECT_EQ(trained(turns, rule), (Ids{kYes, kEnd, kFeed, kHi, kEnd, kFeed, kNo, kEnd, kFeed}));
+  const auto model = QwenVl::load(kModel, profiles().front(), {.labels = rule}).value();
+  const auto text = model->encode(sample).value();
+  std::vector<float> weights;
+  for (std::size_t i = 0; i < text.ids.size(); ++i) {
+    if (text.is_trained[i] != 0) weights.push_back(text.loss_weights.at(i));
+  }
+  EXPECT_EQ(weights, (std::vector<float>{0.25F, 0.25F, 0.25F, 3, 3, 3, 1, 1, 1}));
+  EXPECT_EQ(text.loss_weights.size(), text.ids.size());
+  sample.turns = kTwoRounds;
+  EXPECT_TRUE(model->encode(sample)->loss_weights.empty()) << "weights of 1 take no memory";
+}
+
 TEST(Labels, ToolTurnsOfOneBlockMustAgree) {
   std::vector<Turn> turns = {turn(Role::kUser, "hi"), turn(Role::kAssistant, "yes"), turn(Role::kTool, "a", 1.0F),
                              turn(Role::kTool, "b"), turn(Role::kAssistant, "no")};

@@ -234,6 +234,7 @@ PackShape QwenVl::dummy_shape(bool with_image, bool with_clip) const {
           .patches = with_image ? merged : 0,
           .clips = with_clip ? 1 : 0,
           .clip_patches = with_clip ? merged : 0,
+          .has_loss_weights = has_loss_weights(),
           .patch = config_.image.patch,
           .temporal_patch = config_.image.temporal_patch};
 }
@@ -248,9 +249,10 @@ void QwenVl::write_dummy(const PackView& view, const SampleExtent& at, std::int6
                         .grid_w = merge,
                         .n_tokens = 1};
   const ClipPlan clip{.n_frames = 1, .grid_t = 1, .grid_h = merge, .grid_w = merge, .n_pads = 1, .n_tokens = 1};
-  write_expanded(
-      dummy_text(with_image, with_clip), {{&image, with_image ? 1U : 0U}, {&clip, with_clip ? 1U : 0U}}, expansion(),
-      {view.input_ids + at.token_begin, view.labels + at.token_begin, view.position_ids + at.token_begin, stride});
+  write_expanded(dummy_text(with_image, with_clip), {{&image, with_image ? 1U : 0U}, {&clip, with_clip ? 1U : 0U}},
+                 expansion(),
+                 {view.input_ids + at.token_begin, view.labels + at.token_begin, view.position_ids + at.token_begin,
+                  stride, has_loss_weights() ? view.loss_weights + at.token_begin : nullptr});
   const PackShape patch{.patch = config_.image.patch, .temporal_patch = config_.image.temporal_patch};
   auto write = [&](std::int64_t* grid, std::uint8_t* patches, std::int64_t n_patches, std::int64_t n_bytes) {
     grid[0] = 1;

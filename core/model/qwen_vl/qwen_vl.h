@@ -83,6 +83,8 @@ class QwenVl {
   const ProcessorConfig& config() const { return config_.image; }
   const ClipConfig& clip_config() const { return config_.clip; }
   Expansion expansion() const;
+  /// Whether packs have an array of weights beside their labels.
+  bool has_loss_weights() const { return labels_.weights == LossWeights::kDeliver; }
   const Profile& profile() const { return profile_; }
   std::int32_t image_pad() const { return image_pad_; }
   std::int32_t video_pad() const { return video_pad_; }

@@ -10,6 +10,7 @@ namespace stoker::qwen_vl {
 struct SampleText {
   std::vector<std::int32_t> ids;
   std::vector<std::uint8_t> is_trained;  ///< (ids) 1 where the token has a label
+  std::vector<float> loss_weights = {};  ///< (ids) of those that have one; empty: 1 each
   std::int32_t n_images = 0;             ///< image pads among the ids
   std::int32_t n_clip_pads = 0;          ///< video pads among the ids
   std::int32_t n_trained = 0;

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from stoker.building_blocks import ClipFeatures, MediaFeatures, TurnFeatures
 from stoker.inspecting.png import png_bytes
-from stoker.inspecting.sample import InspectedSample
+from stoker.inspecting.sample import InspectedSample, weight_mark
 
 __all__ = ["page"]
 
@@ -100,7 +100,7 @@ def _turn(sample: InspectedSample, turn: TurnFeatures) -> str:
         if run.media is not None:
             pieces.append(f'<a class="media" href="#{run.media.replace(" ", "-")}">{run.shown}</a>')
         elif run.is_trained:
-            pieces.append(f'<span class="trained">{_safe(run.text)}</span>')
+            pieces.append(f'<span class="trained">{_safe(run.text)}</span>{weight_mark(run.weight)}')
         else:
             pieces.append(_safe(run.text))
     begin, end = turn.tokens
@@ -199,15 +199,17 @@ def _tokens(sample: InspectedSample) -> str:
     rows = []
     n_placeholders = {begin: end - begin for _, (begin, end) in sample.placeholders()}
     skipped = {i for begin, n in n_placeholders.items() for i in range(begin + 1, begin + n)}
+    weights = sample.weights()
     for i, number in enumerate(f.input_ids.tolist()):
         if i in skipped:
             continue
         text = _safe(sample.vocabulary.text(number)).replace("\n", "\\n").replace(" ", "·")
-        is_trained = f.labels[i] != -100
+        is_trained = weights[i] > 0
+        mark = f"*{weight_mark(weights[i])}" if is_trained else ""
         times = f" × {n_placeholders[i]}" if i in n_placeholders else ""
         token = f'<span class="trained">{text}</span>' if is_trained else text + times
         positions = " ".join(str(p) for p in f.position_ids[1:, i].tolist())
-        rows.append(f"<tr><td>{i}<td>{number}<td>{'*' if is_trained else ''}<td>{token}<td>{positions}</tr>")
+        rows.append(f"<tr><td>{i}<td>{number}<td>{mark}<td>{token}<td>{positions}</tr>")
     head = "<tr><th>at<th>id<th>trained<th>token<th>positions t h w</tr>"
     table = f'<div class="wide"><table class="tokens">{head}{"".join(rows)}</table></div>'
     return f"<h2>Tokens</h2><details><summary>{len(f.input_ids)} tokens and their ids</summary>{table}</details>"

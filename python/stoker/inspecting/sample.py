@@ -13,7 +13,7 @@ import numpy.typing as npt
 from stoker.building_blocks import ClipFeatures, Features, MediaFeatures, PictureFeatures, TurnFeatures
 from stoker.inspecting.vocabulary import Vocabulary
 
-__all__ = ["InspectedSample", "Place", "Run"]
+__all__ = ["InspectedSample", "Place", "Run", "weight_mark"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +35,8 @@ class Run:
     begin: int
     end: int
     is_trained: bool
+    weight: float
+    """Of each trained token's loss; 1 unless the settings deliver others, 0 where nothing is trained."""
     media: str | None
     """Whose placeholders they are: ``media 0``, ``clip 0``."""
     text: str
@@ -63,17 +65,21 @@ class InspectedSample:
 
     def runs(self, turn: TurnFeatures) -> Iterator[Run]:
         """The tokens of a turn."""
-        labels = self.features.labels
+        weights = self.weights()
         ids = self.features.input_ids.tolist()
         of_media = {position: name for name, tokens in self.placeholders() for position in range(*tokens)}
         begin, end = turn.tokens
-        for (media, is_trained), group in groupby(
-            range(begin, end), key=lambda i: (of_media.get(i), bool(labels[i] != -100))
-        ):
+        for (media, weight), group in groupby(range(begin, end), key=lambda i: (of_media.get(i), weights[i])):
             numbers = list(group)
             first, last = numbers[0], numbers[-1] + 1
             text = self.vocabulary.texts(ids[first:last]) if media is None else ""
-            yield Run(begin=first, end=last, is_trained=is_trained, media=media, text=text)
+            yield Run(begin=first, end=last, is_trained=weight > 0, weight=weight, media=media, text=text)
+
+    def weights(self) -> list[float]:
+        """(T): what the loss of each token counts."""
+        if self.features.loss_weights is not None:
+            return [float(weight) for weight in self.features.loss_weights]
+        return [float(label != -100) for label in self.features.labels]
 
     def picture(self, media: MediaFeatures) -> npt.NDArray[np.uint8] | None:
         """A media after the resize, (height, width, 3), put together from its patches."""
@@ -141,6 +147,7 @@ class InspectedSample:
             ],
             "input_ids": f.input_ids.tolist(),
             "labels": f.labels.tolist(),
+            "loss_weights": None if f.loss_weights is None else f.loss_weights.tolist(),
             "token_texts": [self.vocabulary.text(number) for number in f.input_ids.tolist()],
             "position_ids": f.position_ids.tolist(),
         }
@@ -158,6 +165,11 @@ def _picture(picture: PictureFeatures) -> dict[str, Any]:
         "prepared_size": picture.prepared_size,
         "problem": _problem(picture.bad),
     }
+
+
+def weight_mark(weight: float) -> str:
+    """What stands behind trained text: nothing for the usual weight of 1."""
+    return "" if weight in (0, 1) else f"×{weight:g}"
 
 
 def _problem(bad: Any) -> dict[str, Any] | None:

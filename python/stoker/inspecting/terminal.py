@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from stoker.building_blocks import ClipFeatures, MediaFeatures, PictureFeatures
-from stoker.inspecting.sample import InspectedSample
+from stoker.inspecting.sample import InspectedSample, weight_mark
 
 __all__ = ["show"]
 
@@ -74,6 +74,7 @@ def _turn(sample: InspectedSample, turn: object, console: Console) -> None:
             text.append(run.shown, "cyan")
         elif run.is_trained:
             text.append(_OPEN, _TRAINED).append(_visible(run.text), _TRAINED).append(_CLOSE, _TRAINED)
+            text.append(weight_mark(run.weight), _TRAINED)
         else:
             text.append(_visible(run.text), "" if turn.is_assistant else "dim")
     begin, end = turn.tokens
@@ -156,6 +157,7 @@ def _media_cells(media: MediaFeatures) -> list[str]:
 
 def _tokens(sample: InspectedSample, console: Console, *, all_tokens: bool) -> None:
     f = sample.features
+    weights = sample.weights()
     table = Table(title="tokens (* trained)", title_justify="left", box=None, pad_edge=False)
     for name in ("at", "id", "", "token", "positions t h w"):
         table.add_column(name, justify="right" if name in ("at", "id") else "left", overflow="fold")
@@ -169,11 +171,12 @@ def _tokens(sample: InspectedSample, console: Console, *, all_tokens: bool) -> N
         if i < 0:
             table.add_row("...", "", "", f"{n_hidden} more: --tokens shows all", "")
             continue
-        is_trained = bool(f.labels[i] != -100)
+        is_trained = weights[i] > 0
+        mark = f"*{weight_mark(weights[i])}" if is_trained else ""
         text = _visible(sample.vocabulary.text(int(f.input_ids[i]))).replace("\n", "\\n").replace(" ", "·")
         if first_of.get(i, 1) > 1:
             text += f" × {first_of[i]}"
         positions = " ".join(str(p) for p in f.position_ids[1:, i].tolist())
         style = _TRAINED if is_trained else None
-        table.add_row(str(i), str(f.input_ids[i]), "*" if is_trained else "", escape(text), positions, style=style)
+        table.add_row(str(i), str(f.input_ids[i]), mark, escape(text), positions, style=style)
     console.print(table)

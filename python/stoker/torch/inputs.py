@@ -9,9 +9,10 @@ import torch
 
 from stoker.batch import Batch
 
-__all__ = ["IGNORED_LABEL", "packed", "padded"]
+__all__ = ["IGNORED_LABEL", "LOSS_WEIGHTS", "packed", "padded"]
 
 IGNORED_LABEL = -100
+LOSS_WEIGHTS = "loss_weights"
 
 
 def packed(batch: Batch) -> dict[str, Any]:
@@ -19,13 +20,15 @@ def packed(batch: Batch) -> dict[str, Any]:
 
     Returns:
         Views without a copy: input_ids (1, T), labels (1, T), position_ids (4, 1, T); with pictures image_patches (P,
-        3, p, p) uint8 and image_grid_thw (k, 3), with clips video_patches (V, 3, t, p, p) and video_grid_thw. No
-        attention mask: a model that is given one no longer looks for the restarts.
+        3, p, p) uint8 and image_grid_thw (k, 3), with clips video_patches (V, 3, t, p, p) and video_grid_thw; where
+        the settings deliver them loss_weights float32 (1, T). No attention mask: a model that is given one no longer
+        looks for the restarts.
     """
     return {
         "input_ids": _view(batch, "input_ids")[None],
         "labels": _view(batch, "labels")[None],
         "position_ids": _view(batch, "position_ids")[:, None],
+        **({} if batch.loss_weights is None else {LOSS_WEIGHTS: _view(batch, LOSS_WEIGHTS)[None]}),
         **_media(batch),
     }
 
@@ -35,8 +38,8 @@ def padded(batch: Batch, *, pad_token_id: int, pad_to_multiple_of: int = 1) -> d
 
     Returns:
         Copies: input_ids, labels, attention_mask (B, L), position_ids (4, B, L) with 0 in the filling as the reference
-            has it; media as
-        in `packed`, in the order of the rows. L is the longest sample, rounded up.
+            has it; loss_weights (B, L) with 0 there; media as in `packed`, in the order of the rows. L is the longest
+            sample, rounded up.
     """
     ends = batch.layout.cu_seqlens.tolist()
     n_rows = len(ends) - 1
@@ -48,11 +51,16 @@ def padded(batch: Batch, *, pad_token_id: int, pad_to_multiple_of: int = 1) -> d
         "attention_mask": torch.zeros((n_rows, width), dtype=torch.int64),
         "position_ids": torch.zeros((4, n_rows, width), dtype=torch.int64),
     }
+    weights = None if batch.loss_weights is None else _view(batch, LOSS_WEIGHTS)
+    if weights is not None:
+        out[LOSS_WEIGHTS] = torch.zeros((n_rows, width), dtype=torch.float32)
     for row, (a, b) in enumerate(itertools.pairwise(ends)):
         out["input_ids"][row, : b - a] = ids[a:b]
         out["labels"][row, : b - a] = labels[a:b]
         out["attention_mask"][row, : b - a] = 1
         out["position_ids"][:, row, : b - a] = positions[:, a:b]
+        if weights is not None:
+            out[LOSS_WEIGHTS][row, : b - a] = weights[a:b]
     return {**out, **_media(batch)}
 
 

@@ -12,7 +12,7 @@ import torch
 
 from stoker.batch import Batch, Layout
 from stoker.errors import InvalidArgumentError
-from stoker.torch.inputs import packed, padded
+from stoker.torch.inputs import LOSS_WEIGHTS, packed, padded
 from stoker.torch.pixels import Normalisation, expand
 from stoker.torch.transfer import SideStreamCopy
 
@@ -27,7 +27,7 @@ _QWEN_END_OF_TEXT = 151643  # what the Qwen-VL tokenizers fill up with
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchBatch:
-    """One micro-batch, in three parts that cannot be mixed up."""
+    """One micro-batch, in parts that cannot be mixed up."""
 
     inputs: dict[str, Any]
     """The model's forward arguments and nothing else: ``model(**batch.inputs)``."""
@@ -35,14 +35,26 @@ class TorchBatch:
     """How the pack is made up; on the host."""
     counts: BatchCounts
     """Plain integers, known without asking the device."""
+    loss_weights: Any = None
+    """float32 like the labels, beside them: what the loss of each counts. None unless the settings say
+    ``labels.weights: deliver``; then a loss that does not use them is wrong."""
 
 
 class Batches:
     """What `batches` gives: iterate it, or take whole optimizer steps."""
 
-    def __init__(self, loader: Loader, *, gather: Callable[[Batch], dict[str, Any]], device: Any, dtype: Any) -> None:
+    def __init__(
+        self,
+        loader: Loader,
+        *,
+        gather: Callable[[Batch], dict[str, Any]],
+        device: Any,
+        dtype: Any,
+        loss_weights_key: str | None,
+    ) -> None:
         self._loader = loader
         self._gather = gather
+        self._loss_weights_key = loss_weights_key
         self._dtype = dtype
         self._is_on_host = device.type == "cpu"
         self._copy = None if self._is_on_host else SideStreamCopy(device, loader.add_wait)
@@ -65,7 +77,12 @@ class Batches:
         # reference.
         layout = batch.layout if self._is_on_host else _copied(batch.layout)
         self._loader.add_wait(time.perf_counter() - began)  # the trainer's own thread did this
-        return TorchBatch(inputs={**tensors, "use_cache": False}, layout=layout, counts=batch.counts)
+        weights = tensors.pop(LOSS_WEIGHTS, None)
+        if weights is not None and self._loss_weights_key is not None:
+            tensors[self._loss_weights_key] = weights
+        return TorchBatch(
+            inputs={**tensors, "use_cache": False}, layout=layout, counts=batch.counts, loss_weights=weights
+        )
 
     def _finish(self, tensors: dict[str, Any]) -> dict[str, Any]:
         """Replaces the patches by pixels, where the tensors are."""
@@ -91,6 +108,7 @@ def batches(
     target: Literal["hf"] = "hf",
     pad_token_id: int = _QWEN_END_OF_TEXT,
     pad_to_multiple_of: int = 1,
+    loss_weights_key: str | None = None,
 ) -> Batches:
     """Makes a loader's batches into a model's forward arguments.
 
@@ -112,9 +130,12 @@ def batches(
         target: Whose forward it is: Hugging Face transformers.
         pad_token_id: Fills rows of the padded form.
         pad_to_multiple_of: Rounds the padded form's width up.
+        loss_weights_key: Name under which the loss weights stand in ``inputs`` too, ``loss_scale`` for ms-swift; by
+            default they are not there, because a model passes what it does not know on to its layers.
 
     Raises:
-        InvalidArgumentError: For a device, form or target that this version does not serve.
+        InvalidArgumentError: For a device, form or target that this version does not serve, or a `loss_weights_key`
+            where the loader's settings do not deliver weights.
     """
     if target != "hf":
         raise InvalidArgumentError(f"target {target!r} is not served; it takes hf", "SETTINGS")
@@ -122,13 +143,17 @@ def batches(
         raise InvalidArgumentError(f"form {form!r} is not served; it takes packed or padded", "SETTINGS")
     if pad_to_multiple_of < 1:
         raise InvalidArgumentError("pad_to_multiple_of must be at least 1", "SETTINGS")
+    if loss_weights_key is not None and loader.settings.labels.weights != "deliver":
+        raise InvalidArgumentError("loss_weights_key: there are no weights without labels.weights: deliver", "SETTINGS")
 
     def gather(batch: Batch) -> dict[str, Any]:
         if form == "packed":
             return packed(batch)
         return padded(batch, pad_token_id=pad_token_id, pad_to_multiple_of=pad_to_multiple_of)
 
-    return Batches(loader, gather=gather, device=_checked_device(device), dtype=dtype)
+    return Batches(
+        loader, gather=gather, device=_checked_device(device), dtype=dtype, loss_weights_key=loss_weights_key
+    )
 
 
 def _checked_device(device: Any) -> Any:
