@@ -44,9 +44,12 @@ class Workload:
     resizer: str = "aten"
     max_pixels: int = MAX_PIXELS
     n_threads: int = 1
+    target: str = "any"
+    """Our kernels' instructions: the best of this CPU, or at most ``avx2``."""
 
     def line(self) -> str:
-        return " ".join([self.name, self.resizer, str(self.max_pixels), str(self.n_threads), *map(str, self.files)])
+        words = [self.name, self.resizer, self.max_pixels, self.n_threads, self.target, *self.files]
+        return " ".join(map(str, words))
 
 
 def executable() -> Path:

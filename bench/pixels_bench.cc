@@ -2,12 +2,14 @@
 //
 //   pixels_bench ROUNDS WORKLOADS
 //
-// WORKLOADS is a text file, one workload a line: NAME RESIZER MAX_PIXELS N_THREADS FILE... separated by blanks. Rounds
+// WORKLOADS is a text file, one workload a line: NAME RESIZER MAX_PIXELS N_THREADS TARGET FILE... separated by blanks;
+// TARGET is `avx2`, or `any` for the best that this CPU has. Rounds
 // go over all workloads in turn, and within one each file is first decoded by the bare codec and then turned into
 // patches, so that both see the same machine. Time is the thread's CPU time; of each file the best round counts.
 // Prints one JSON object: per workload its pixels and the nanoseconds of both; per kernel, bytes and nanoseconds.
 
 #include <fmt/format.h>
+#include <hwy/targets.h>
 #include <jpeglib.h>
 #include <spng.h>
 
@@ -38,6 +40,12 @@ namespace {
 using Bytes = std::vector<std::byte>;
 constexpr int kPatch = 16;
 constexpr int kMerge = 2;
+
+/// Our kernels for AVX2 at most, or for whatever this CPU has. The codecs choose for themselves.
+void choose_target(bool is_avx2) {
+  hwy::SetSupportedTargetsForTest(is_avx2 ? HWY_AVX2 : 0);
+  hwy::GetChosenTarget().DeInit();
+}
 
 double cpu_ns() {
   timespec now{};
@@ -86,6 +94,7 @@ struct Workload {
   stoker::Resizer resizer = stoker::Resizer::kAten;
   stoker::qwen_vl::PixelLimits limits;
   int n_threads = 1;
+  bool is_avx2 = false;
   std::vector<Bytes> files;
   double pixels = 0;
   std::vector<double> raw_ns;   // of each file, the best
@@ -165,6 +174,7 @@ struct Kernel {
   stoker::Resizer resizer;
   int height, width;  // of the source
   int to_height, to_width;
+  bool is_avx2 = false;
   double bytes = 0;
   double ns = std::numeric_limits<double>::infinity();
 };
@@ -238,7 +248,9 @@ Bytes read_file(const std::string& path) {
 bool parse(const std::string& line, Workload& work) {
   std::istringstream words(line);
   std::string resizer;
-  words >> work.name >> resizer >> work.limits.max_pixels >> work.n_threads;
+  std::string target;
+  words >> work.name >> resizer >> work.limits.max_pixels >> work.n_threads >> target;
+  work.is_avx2 = target == "avx2";
   work.resizer = resizer == "pillow13" ? stoker::Resizer::kPillow13
                  : resizer == "float"  ? stoker::Resizer::kFloat
                                        : stoker::Resizer::kAten;
@@ -275,8 +287,15 @@ int run(int n_rounds, std::vector<Workload>& workloads) {
       {"pillow13_vertical_first", stoker::Resizer::kPillow13, 1333, 1000, 1280, 992},
       {"float", stoker::Resizer::kFloat, 1000, 1333, 992, 1344},
   };
+  for (std::size_t i = 1, n = kernels.size(); i < n; ++i) {
+    Kernel narrow = kernels[i];
+    narrow.name += "_avx2";
+    narrow.is_avx2 = true;
+    kernels.push_back(std::move(narrow));
+  }
   for (int round = 0; round < n_rounds; ++round) {
     for (Workload& work : workloads) {
+      choose_target(work.is_avx2);
       if (work.n_threads > 1) {
         if (const auto status = run_threads(work); !status.ok()) {
           fmt::print(stderr, "{}: {}\n", work.name, status.to_string());
@@ -292,6 +311,7 @@ int run(int n_rounds, std::vector<Workload>& workloads) {
       }
     }
     for (Kernel& kernel : kernels) {
+      choose_target(kernel.is_avx2);
       if (kernel.height == 0) {
         copy_memory(kernel);
       } else {
@@ -299,6 +319,7 @@ int run(int n_rounds, std::vector<Workload>& workloads) {
       }
     }
   }
+  choose_target(false);
   std::string text;
   for (const Workload& work : workloads) {
     const double raw = sum(work.raw_ns);

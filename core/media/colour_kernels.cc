@@ -1,6 +1,7 @@
 #include "media/colour_kernels.h"
 
 #include "media/simd_targets.h"
+#include "media/wide_kernels.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "media/colour_kernels.cc"
@@ -149,6 +150,7 @@ HWY_EXPORT(SplitRgb);
 
 void ycc_to_rgb(ChromaLayout layout, const YccRow& row, int chroma_width, std::int16_t* scratch,
                 const std::array<std::uint8_t*, 3>& rgb) {
+  if (const WideKernels* wide = wide_kernels()) return wide->ycc_to_rgb(layout, row, chroma_width, scratch, rgb);
   HWY_DYNAMIC_DISPATCH(YccToRgb)(layout, row, chroma_width, scratch, rgb);
 }
 

@@ -2,6 +2,7 @@
 
 #include "media/simd_targets.h"
 #include "media/taps.h"
+#include "media/wide_kernels.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "media/resample_kernels.cc"
@@ -20,7 +21,10 @@ constexpr size_t kGroupVectors = kGroupBlocks / kVectorBlocks;
 constexpr size_t kTableRowBytes = kGroupBlocks * kBlockBytes;  // of a group's shuffles, and of each part of its weights
 
 /// 16 source bytes for each block of a vector.
+/// @tparam kIsShared  They are the same ones.
+template <bool kIsShared>
 HWY_INLINE VU8 load_windows(const uint8_t* row, const int32_t* base) {
+  if constexpr (kIsShared) return hn::LoadDup128(U8(), row + base[0]);
   const hn::FixedTag<uint8_t, 16> block;
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
   return hn::Combine(U8(), hn::LoadU(block, row + base[1]), hn::LoadU(block, row + base[0]));
@@ -61,16 +65,27 @@ HWY_INLINE void add_dots(VI16 samples, const VI16 (&weights)[kParts], Sum<kParts
 
 /// Both rows' results as pairs: row 0 in the even lanes, row 1 in the odd ones, clipped to 0..255. Results fit int16
 /// before clipping, because the filter overshoots by less than a factor of two.
-HWY_INLINE VI16 pairs_of(VI32 row0, VI32 row1) {
+/// @param high_row1  Row 1 in the upper half of each lane, anything in the lower.
+HWY_INLINE VI16 pairs_of(VI32 row0, VI32 high_row1) {
   const I16 d;
-  const VI16 both = hn::OddEven(hn::BitCast(d, hn::ShiftLeft<16>(row1)), hn::BitCast(d, row0));
+  const VI16 both = hn::OddEven(hn::BitCast(d, high_row1), hn::BitCast(d, row0));
   return hn::Min(hn::Max(both, hn::Zero(d)), hn::Set(d, 255));
 }
 
-/// Window form with few pairs of taps, their number known here: shuffles and weights of a vector of outputs stay in
-/// registers over its six dot products (three planes, two rows). Locals, because a store through a byte pointer would
-/// make the compiler load them again.
-template <size_t kPairs, size_t kParts>
+/// The sum rounded, in the upper half of each lane: one shift where the precision is at most 16.
+template <size_t kParts>
+HWY_INLINE VI32 rounded_high(const Sum<kParts>& sum, int precision) {
+  if constexpr (kParts == 1) {
+    return hn::ShiftLeftSame(sum.part[0], 16 - precision);
+  } else {
+    return hn::ShiftRight<kPillowBits - 16>(hn::Add(hn::ShiftLeft<kPartBits>(sum.part[0]), sum.part[1]));
+  }
+}
+
+/// Form kWindow with the number of pairs known here: shuffles and weights of a vector of outputs stay in registers over
+/// its six dot products (three planes, two rows). Locals, because a store through a byte pointer would make the
+/// compiler load them again.
+template <size_t kPairs, bool kIsShared, size_t kParts>
 void horizontal_few(const HorizontalView& view, const RowPair& rows, const std::array<int16_t*, 3>& out) {
   constexpr size_t kPairBytes = (1 + kParts) * kTableRowBytes;
   const HorizontalView taps = view;
@@ -92,54 +107,73 @@ void horizontal_few(const HorizontalView& view, const RowPair& rows, const std::
       }
       VI16 done[3];
       for (size_t c = 0; c < 3; ++c) {
-        const VU8 window0 = load_windows(from.rows[0][c], base);
-        const VU8 window1 = load_windows(from.rows[1][c], base);
+        const VU8 window0 = load_windows<kIsShared>(from.rows[0][c], base);
+        const VU8 window1 = load_windows<kIsShared>(from.rows[1][c], base);
         Sum<kParts> sum0 = half;
         Sum<kParts> sum1 = half;
         for (size_t t = 0; t < kPairs; ++t) {
           add_dots<kParts>(hn::BitCast(I16(), hn::TableLookupBytesOr0(window0, shuffle[t])), weights[t], sum0);
           add_dots<kParts>(hn::BitCast(I16(), hn::TableLookupBytesOr0(window1, shuffle[t])), weights[t], sum1);
         }
-        done[c] = pairs_of(rounded<kParts>(sum0, taps.precision), rounded<kParts>(sum1, taps.precision));
+        done[c] = pairs_of(rounded<kParts>(sum0, taps.precision), rounded_high<kParts>(sum1, taps.precision));
       }
       for (size_t c = 0; c < 3; ++c) hn::StoreU(done[c], I16(), to[c] + at);
     }
   }
 }
 
-/// Window forms with any number of pairs.
-template <bool kOneWindow, size_t kParts>
-void horizontal_windows(const HorizontalView& taps, const RowPair& rows, const std::array<int16_t*, 3>& out) {
+/// Adds the `kPairs` pairs of taps whose table begins at `table` to the sums of `kRows` rows, from one window each.
+template <size_t kPairs, size_t kParts, size_t kRows>
+HWY_INLINE void add_window(const uint8_t* table, const uint8_t* const* from, size_t x, const int32_t* base,
+                           Sum<kParts> (&sums)[kRows]) {
   constexpr size_t kPairBytes = (1 + kParts) * kTableRowBytes;
+  VU8 shuffle[kPairs];
+  VI16 weights[kPairs][kParts];
+  for (size_t t = 0; t < kPairs; ++t) {
+    shuffle[t] = hn::Load(U8(), table + t * kPairBytes);
+    for (size_t i = 0; i < kParts; ++i) {
+      weights[t][i] = hn::BitCast(I16(), hn::Load(U8(), table + t * kPairBytes + (1 + i) * kTableRowBytes));
+    }
+  }
+  for (size_t row = 0; row < kRows; ++row) {
+    const VU8 window = load_windows<false>(from[row] + x, base);
+    for (size_t t = 0; t < kPairs; ++t) {
+      add_dots<kParts>(hn::BitCast(I16(), hn::TableLookupBytesOr0(window, shuffle[t])), weights[t], sums[row]);
+    }
+  }
+}
+
+/// Form kSlidingWindow. All six rows at once share the table's loads; with weights of two parts, whose sums would not
+/// fit the registers, two do.
+template <size_t kWindowPairs, size_t kParts>
+void horizontal_sliding(const HorizontalView& view, const RowPair& rows, const std::array<int16_t*, 3>& out) {
+  constexpr size_t kPairBytes = (1 + kParts) * kTableRowBytes;
+  constexpr size_t kRows = kParts == 1 ? 6 : 2;
+  const HorizontalView taps = view;
+  const std::array<int16_t*, 3> to = out;
+  const uint8_t* const from[6] = {rows.rows[0][0], rows.rows[1][0], rows.rows[0][1],
+                                  rows.rows[1][1], rows.rows[0][2], rows.rows[1][2]};
   const auto n_pairs = static_cast<size_t>(taps.n_pairs);
   const Sum<kParts> half = half_of<kParts>(taps.precision);
   for (size_t group = 0; group < static_cast<size_t>(taps.n_groups); ++group) {
     for (size_t v = 0; v < kGroupVectors; ++v) {
-      const uint8_t* table = taps.table + group * n_pairs * kPairBytes + v * kVectorBytes;
-      const int32_t* base = taps.base + group * kGroupBlocks + v * kVectorBlocks;
-      const size_t to = (group * kGroupBlocks + v * kVectorBlocks) * 8;
-      for (size_t c = 0; c < 3; ++c) {
-        const uint8_t* row0 = rows.rows[0][c];
-        const uint8_t* row1 = rows.rows[1][c];
-        Sum<kParts> sum0 = half;
-        Sum<kParts> sum1 = half;
-        VU8 window0 = load_windows(row0, base);
-        VU8 window1 = load_windows(row1, base);
-        for (size_t t = 0; t < n_pairs; ++t) {
-          if (!kOneWindow && t > 0) {
-            window0 = load_windows(row0 + 2 * t, base);
-            window1 = load_windows(row1 + 2 * t, base);
-          }
-          const VU8 shuffle = hn::Load(U8(), table + t * kPairBytes);
-          VI16 weights[kParts];
-          for (size_t i = 0; i < kParts; ++i) {
-            weights[i] = hn::BitCast(I16(), hn::Load(U8(), table + t * kPairBytes + (1 + i) * kTableRowBytes));
-          }
-          add_dots<kParts>(hn::BitCast(I16(), hn::TableLookupBytesOr0(window0, shuffle)), weights, sum0);
-          add_dots<kParts>(hn::BitCast(I16(), hn::TableLookupBytesOr0(window1, shuffle)), weights, sum1);
+      const uint8_t* const table = taps.table + group * n_pairs * kPairBytes + v * kVectorBytes;
+      const int32_t* const base = taps.base + group * kGroupBlocks + v * kVectorBlocks;
+      const size_t at = (group * kGroupBlocks + v * kVectorBlocks) * 8;
+      for (size_t first = 0; first < 6; first += kRows) {
+        Sum<kParts> sums[kRows];
+        for (size_t row = 0; row < kRows; ++row) sums[row] = half;
+        size_t t = 0;
+        for (; t + kWindowPairs <= n_pairs; t += kWindowPairs) {
+          add_window<kWindowPairs, kParts, kRows>(table + t * kPairBytes, from + first, 2 * t, base, sums);
         }
-        hn::StoreU(pairs_of(rounded<kParts>(sum0, taps.precision), rounded<kParts>(sum1, taps.precision)), I16(),
-                   out[c] + to);
+        for (const size_t x = 2 * t; t < n_pairs; ++t) {
+          add_window<1, kParts, kRows>(table + t * kPairBytes, from + first, x, base, sums);
+        }
+        for (size_t row = 0; row < kRows; row += 2) {
+          const VI32 high = hn::ShiftLeft<16>(rounded<kParts>(sums[row + 1], taps.precision));
+          hn::StoreU(pairs_of(rounded<kParts>(sums[row], taps.precision), high), I16(), to[(first + row) / 2] + at);
+        }
       }
     }
   }
@@ -178,26 +212,39 @@ void horizontal_dots(const HorizontalView& taps, const RowPair& rows, const std:
   }
 }
 
+template <bool kIsShared, size_t kParts>
+void horizontal_window(const HorizontalView& taps, const RowPair& rows, const std::array<int16_t*, 3>& out) {
+  switch (taps.n_pairs) {
+    case 1:
+      return horizontal_few<1, kIsShared, kParts>(taps, rows, out);
+    case 2:
+      return horizontal_few<2, kIsShared, kParts>(taps, rows, out);
+    case 3:
+      return horizontal_few<3, kIsShared, kParts>(taps, rows, out);
+    default:
+      return horizontal_few<4, kIsShared, kParts>(taps, rows, out);
+  }
+}
+
 template <size_t kParts>
 void horizontal_parts(const HorizontalView& taps, const RowPair& rows, const std::array<int16_t*, 3>& out) {
   switch (taps.form) {
-    case HorizontalView::Form::kOneWindow:
-      switch (taps.n_pairs) {
-        case 1:
-          return horizontal_few<1, kParts>(taps, rows, out);
-        case 2:
-          return horizontal_few<2, kParts>(taps, rows, out);
-        case 3:
-          return horizontal_few<3, kParts>(taps, rows, out);
-        case 4:
-          return horizontal_few<4, kParts>(taps, rows, out);
-        default:
-          return horizontal_windows<true, kParts>(taps, rows, out);
-      }
+    case HorizontalView::Form::kWindow:
+      return taps.is_shared ? horizontal_window<true, kParts>(taps, rows, out)
+                            : horizontal_window<false, kParts>(taps, rows, out);
     case HorizontalView::Form::kSlidingWindow:
-      return horizontal_windows<false, kParts>(taps, rows, out);
+      switch (taps.window_pairs) {
+        case 1:
+          return horizontal_sliding<1, kParts>(taps, rows, out);
+        case 2:
+          return horizontal_sliding<2, kParts>(taps, rows, out);
+        default:
+          return horizontal_sliding<3, kParts>(taps, rows, out);
+      }
     case HorizontalView::Form::kDot:
       return horizontal_dots<kParts>(taps, rows, out);
+    case HorizontalView::Form::kWide:
+      break;  // never comes here
   }
 }
 
@@ -477,19 +524,24 @@ HWY_EXPORT(CopyQuad);
 HWY_EXPORT(TransposeRows);
 
 void horizontal_pair(const HorizontalView& taps, const RowPair& rows, const std::array<std::int16_t*, 3>& out) {
+  if (taps.form == HorizontalView::Form::kWide) return wide_kernels()->horizontal_pair(taps, rows, out);
   HWY_DYNAMIC_DISPATCH(HorizontalPair)(taps, rows, out);
 }
 void zip_pair(const RowPair& rows, int n_groups, const std::array<std::int16_t*, 3>& out) {
+  if (const WideKernels* wide = wide_kernels()) return wide->zip_pair(rows, n_groups, out);
   HWY_DYNAMIC_DISPATCH(ZipPair)(rows, n_groups, out);
 }
 void vertical_rows(const VerticalView& taps, const std::array<std::uint8_t*, 2>& out) {
+  if (const WideKernels* wide = wide_kernels()) return wide->vertical_rows(taps, out);
   HWY_DYNAMIC_DISPATCH(VerticalRows)(taps, out);
 }
 void vertical_quad(const VerticalView& upper, const VerticalView& lower, std::uint8_t* out) {
+  if (const WideKernels* wide = wide_kernels()) return wide->vertical_quad(upper, lower, out);
   HWY_DYNAMIC_DISPATCH(VerticalQuad)(upper, lower, out);
 }
 void copy_quad(const std::array<const std::uint8_t*, 4>& rows, int n_groups, const std::uint32_t* offsets,
                std::uint8_t* out) {
+  if (const WideKernels* wide = wide_kernels()) return wide->copy_quad(rows, n_groups, offsets, out);
   HWY_DYNAMIC_DISPATCH(CopyQuad)(rows, n_groups, offsets, out);
 }
 void transpose_rows(const std::array<const std::uint8_t*, kGroupPixels>& rows, int n_blocks,

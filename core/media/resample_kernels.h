@@ -11,23 +11,28 @@ namespace stoker {
 /// Pixels are handled in groups of 16: one row of a patch of 16, four blocks of four outputs.
 inline constexpr int kGroupPixels = 16;
 
-/// What the horizontal kernels read. Three forms, by how far apart the taps of four neighbouring outputs lie.
+/// What the horizontal kernels read. A block of outputs reads its samples from a window of the source: one load, then a
+/// byte shuffle per pair of taps. The form goes by how far apart the taps of neighbouring outputs lie.
 struct HorizontalView {
   enum class Form : std::uint8_t {
-    kOneWindow,      ///< all taps of a block lie within 16 bytes: one load, one byte shuffle per pair of taps
-    kSlidingWindow,  ///< each pair of taps of a block lies within 16 bytes: a load and a shuffle per pair
+    kWindow,         ///< at most four pairs, all taps of a block within 16 bytes
+    kSlidingWindow,  ///< the window moves on, each pair of taps of a block lies within 16 bytes
     kDot,            ///< far apart: per output, a dot product over its contiguous taps
+    kWide,           ///< as kSlidingWindow, with a window of 64 bytes for a whole group: for `WideKernels` only
   };
   Form form;
   int n_groups;
-  int n_pairs;  ///< pairs of taps per output
-  int n_parts;  ///< of a weight, see AxisTaps
-  int precision;
-  /// kOneWindow, kSlidingWindow: (n_groups, n_pairs, 1 + n_parts, 64): byte shuffles (source byte, zero, next source
-  /// byte, zero per output), then the parts of the weights as int16 pairs. kDot: (n_groups * 16, n_parts, n_pairs * 2)
-  /// int16 weights, padded with zeros to a multiple of 16 taps.
+  int n_pairs;       ///< pairs of taps per output
+  int n_parts;       ///< of a weight, see AxisTaps
+  int precision;     ///< kWindow with weights of one part: at most 16
+  int window_pairs;  ///< kSlidingWindow (at most 3), kWide: pairs after which the window moves on, by as many
+  bool is_shared;    ///< kWindow: two blocks have the same window
+  /// kWindow, kSlidingWindow, kWide: (n_groups, n_pairs, 1 + n_parts, 64): byte shuffles (source byte, zero, next
+  /// source byte, zero per output), counted from the window; then the parts of the weights as int16 pairs. kDot:
+  /// (n_groups * 16, n_parts, n_pairs * 2) int16 weights, padded with zeros to a multiple of 16 taps.
   const std::uint8_t* table;
-  /// Source offset of each block's window, (n_groups, 4); kDot: of each output, (n_groups * 16).
+  /// Source offset of each block's first window, (n_groups, 4); kWide: of each group's, (n_groups); kDot: of each
+  /// output's taps, (n_groups * 16).
   const std::int32_t* base;
 };
 

@@ -4,12 +4,18 @@
 #include <cstring>
 #include <utility>
 
+#include "media/wide_kernels.h"
+
 namespace stoker {
 namespace {
 
 constexpr int kBlockOutputs = 4;
 constexpr int kWindowBytes = 16;
+constexpr int kWideWindowBytes = 64;
+constexpr int kMaxFewPairs = 4;     // of form kWindow
+constexpr int kMaxWindowPairs = 3;  // of form kSlidingWindow
 constexpr int kStepRows = 4;
+constexpr std::size_t kOutputBytes = 4;     // in each row of a table: two int16 taps
 constexpr std::size_t kTableRowBytes = 64;  // of a group: its shuffles, and each part of its weights
 // An output that copies one row of a pair: precision, and weights for the first and for the second row.
 constexpr int kCopyBits = 14;
@@ -46,50 +52,77 @@ void Resampler::make_horizontal() {
   horizontal_.precision = across_.precision;
   const int n_pairs = (across_.max_count + 1) / 2;
   horizontal_.n_pairs = n_pairs;
-  int widest = 0;  // distance between the first taps of a block's outputs
-  for (int begin = 0; begin < job_.width; begin += kBlockOutputs) {
-    const auto [lo, hi] = std::minmax_element(across_.first.begin() + begin,
-                                              across_.first.begin() + std::min(begin + kBlockOutputs, job_.width));
-    widest = std::max(widest, *hi - *lo);
+  if (is_wide(n_pairs)) {
+    horizontal_.form = HorizontalView::Form::kWide;
+    return make_windows(kGroupPixels, n_pairs);
   }
-  if (widest + 2 * n_pairs <= kWindowBytes) return make_windows(n_pairs, true);
-  if (widest + 2 <= kWindowBytes) return make_windows(n_pairs, false);
-  make_dots();
+  const int room = kWindowBytes - spread(kBlockOutputs);
+  if (room < 2) return make_dots();
+  horizontal_.is_shared = spread(2 * kBlockOutputs) + 2 * n_pairs <= kWindowBytes;
+  horizontal_.window_pairs = std::min(room / 2, kMaxWindowPairs);
+  horizontal_.form = HorizontalView::Form::kSlidingWindow;
+  if (n_pairs <= std::min(room / 2, kMaxFewPairs) && (across_.n_parts > 1 || across_.precision <= 16)) {
+    horizontal_.form = HorizontalView::Form::kWindow;
+    horizontal_.window_pairs = n_pairs;
+    if (horizontal_.is_shared) return make_windows(2 * kBlockOutputs, n_pairs);
+  }
+  make_windows(kBlockOutputs, n_pairs);
 }
 
-void Resampler::make_windows(int n_pairs, bool is_one_window) {
-  horizontal_.form = is_one_window ? HorizontalView::Form::kOneWindow : HorizontalView::Form::kSlidingWindow;
+/// The largest distance between the first taps of neighbouring outputs, by `n_outputs` of them.
+int Resampler::spread(int n_outputs) const {
+  int widest = 0;
+  for (int begin = 0; begin < job_.width; begin += n_outputs) {
+    const auto [lo, hi] = std::minmax_element(across_.first.begin() + begin,
+                                              across_.first.begin() + std::min(begin + n_outputs, job_.width));
+    widest = std::max(widest, *hi - *lo);
+  }
+  return widest;
+}
+
+/// Whether the wide kernels can be used; then how far a window reaches.
+bool Resampler::is_wide(int n_pairs) {
+  const int room = kWideWindowBytes - spread(kGroupPixels);
+  if (wide_kernels() == nullptr || room < 2) return false;
+  horizontal_.window_pairs = std::min(n_pairs, room / 2);
+  // The last window must not reach behind the row's slack, which narrow last groups of strongly shrunk rows would do.
+  const int begin = (n_groups_ - 1) * kGroupPixels;
+  const int base = *std::min_element(across_.first.begin() + begin, across_.first.end());
+  const int last_window = (n_pairs - 1) / horizontal_.window_pairs * horizontal_.window_pairs * 2;
+  return base + last_window + kWideWindowBytes <= job_.source_width + kRowSlackBytes;
+}
+
+/// @param n_outputs  With a window of their own: a block or a group.
+void Resampler::make_windows(int n_outputs, int n_pairs) {
   const auto n_parts = static_cast<std::size_t>(across_.n_parts);
   const std::size_t pair_bytes = (1 + n_parts) * kTableRowBytes;
-  const std::size_t n_bytes = static_cast<std::size_t>(n_groups_) * static_cast<std::size_t>(n_pairs) * pair_bytes;
-  auto* table = table_memory_.get<std::uint8_t>(n_bytes);
-  auto* base = base_memory_.get<std::int32_t>(static_cast<std::size_t>(n_groups_) * kBlockOutputs);
-  for (int block = 0; block < n_groups_ * 4; ++block) {
-    const int begin = block * kBlockOutputs;
-    const int end = std::min(begin + kBlockOutputs, job_.width);
+  const std::size_t group_bytes = static_cast<std::size_t>(n_pairs) * pair_bytes;
+  const auto n_groups = static_cast<std::size_t>(n_groups_);
+  auto* table = table_memory_.get<std::uint8_t>(n_groups * group_bytes);
+  const int n_bases = n_outputs == kGroupPixels ? 1 : kGroupPixels / kBlockOutputs;  // of a group
+  auto* base = base_memory_.get<std::int32_t>(n_groups * static_cast<std::size_t>(n_bases));
+  for (int begin = 0; begin < n_groups_ * kGroupPixels; begin += n_outputs) {
+    const int end = std::min(begin + n_outputs, job_.width);
     const int lo = begin < end ? *std::min_element(across_.first.begin() + begin, across_.first.begin() + end) : 0;
-    base[block] = lo;
-    for (int t = 0; t < n_pairs; ++t) {
-      std::uint8_t* at =
-          table +
-          (static_cast<std::size_t>(block / 4) * static_cast<std::size_t>(n_pairs) + static_cast<std::size_t>(t)) *
-              pair_bytes +
-          static_cast<std::size_t>(block % 4) * kWindowBytes;
-      for (int i = 0; i < kBlockOutputs; ++i) {
+    for (int x = begin; x < begin + n_outputs; x += kGroupPixels / n_bases) base[x * n_bases / kGroupPixels] = lo;
+    for (int x = begin; x < begin + n_outputs; ++x) {
+      std::uint8_t* at = table + static_cast<std::size_t>(x / kGroupPixels) * group_bytes +
+                         static_cast<std::size_t>(x % kGroupPixels) * kOutputBytes;
+      for (int t = 0; t < n_pairs; ++t, at += pair_bytes) {
+        const int in_window = t % horizontal_.window_pairs * 2;
         std::array<std::uint8_t, 4> shuffle = {0x80, 0x80, 0x80, 0x80};
         std::array<std::array<std::int16_t, 2>, 2> weights{};  // by part, by tap
-        const int x = begin + i;
         for (int k = 0; k < 2 && x < end; ++k) {
           const int tap = 2 * t + k;
           if (tap >= across_.count[static_cast<std::size_t>(x)]) break;
-          const int offset = across_.first[static_cast<std::size_t>(x)] - lo + k + (is_one_window ? 2 * t : 0);
+          const int offset = across_.first[static_cast<std::size_t>(x)] - lo + in_window + k;
           shuffle[static_cast<std::size_t>(2 * k)] = static_cast<std::uint8_t>(offset);
           const auto parts = across_.parts_of(across_.weights_of(x)[tap]);
           for (std::size_t part = 0; part < n_parts; ++part) weights[part][static_cast<std::size_t>(k)] = parts[part];
         }
-        std::memcpy(at + i * 4, shuffle.data(), 4);
+        std::memcpy(at, shuffle.data(), kOutputBytes);
         for (std::size_t part = 0; part < n_parts; ++part) {
-          std::memcpy(at + (1 + part) * kTableRowBytes + i * 4, weights[part].data(), 4);
+          std::memcpy(at + (1 + part) * kTableRowBytes, weights[part].data(), kOutputBytes);
         }
       }
     }

@@ -57,7 +57,9 @@ class Resampler final : public RowSink {
 
  private:
   void make_horizontal();
-  void make_windows(int n_pairs, bool is_one_window);
+  int spread(int n_outputs) const;
+  bool is_wide(int n_pairs);
+  void make_windows(int n_outputs, int n_pairs);
   void make_dots();
   void make_vertical();
   void make_strip();

@@ -12,6 +12,7 @@
 
 #include "media/encode_for_test.h"
 #include "media/image.h"
+#include "media/wide_kernels.h"
 
 namespace stoker {
 namespace {
@@ -188,8 +189,10 @@ std::vector<std::uint8_t> plain_patches(const RgbImage& image, int p, int m) {
 class OnEveryTarget : public ::testing::TestWithParam<std::int64_t> {
  protected:
   void SetUp() override {
-    hwy::SetSupportedTargetsForTest(GetParam());
+    // What the wide kernels leave to the others.
+    hwy::SetSupportedTargetsForTest(GetParam() == HWY_AVX3_DL ? HWY_AVX3_DL | HWY_AVX3 : GetParam());
     hwy::GetChosenTarget().DeInit();
+    ASSERT_EQ(wide_kernels() != nullptr, GetParam() == HWY_AVX3_DL);
   }
   void TearDown() override {
     hwy::SetSupportedTargetsForTest(0);
@@ -199,7 +202,9 @@ class OnEveryTarget : public ::testing::TestWithParam<std::int64_t> {
 
 std::vector<std::int64_t> targets() {
   std::vector<std::int64_t> found;
-  for (std::int64_t rest = hwy::SupportedTargets(); rest != 0; rest &= rest - 1) found.push_back(rest & -rest);
+  for (std::int64_t rest = hwy::SupportedTargets(); rest != 0; rest &= rest - 1) {
+    if ((rest & -rest) != HWY_SCALAR) found.push_back(rest & -rest);  // its place is taken by the emulated target
+  }
   return found;
 }
 
@@ -226,6 +231,23 @@ TEST_P(OnEveryTarget, ResizesAsTheFormulasSay) {
     n_down_first += plain_resize(image, height, width, Resizer::kPillow).pixels != resized->pixels;
   }
   EXPECT_GE(n_down_first, 20);  // results that another resizer would not have given
+}
+
+/// Along one axis at a time, so that rows may be long: all forms that taps have at some ratio, and groups cut short.
+TEST_P(OnEveryTarget, ResizesOneAxisAtEveryRatio) {
+  for (int tenths = 3; tenths < 80; tenths += tenths < 20 ? 1 : 5) {
+    for (const int to : {16, 81, 96, 100}) {
+      const int from = std::max(1, to * tenths / 10);
+      for (const Resizer resizer : {Resizer::kAten, Resizer::kPillow13}) {
+        const RgbImage row = picture(3, from, static_cast<unsigned>(tenths));
+        ASSERT_EQ(resize_rgb(row, 3, to, resizer)->pixels, plain_resize(row, 3, to, resizer).pixels)
+            << from << " " << to;
+        const RgbImage column = picture(from, 20, static_cast<unsigned>(tenths));
+        ASSERT_EQ(resize_rgb(column, to, 20, resizer)->pixels, plain_resize(column, to, 20, resizer).pixels)
+            << from << " " << to;
+      }
+    }
+  }
 }
 
 /// More taps than two parts of a weight can sum without wrapping around.
@@ -311,6 +333,12 @@ TEST_P(OnEveryTarget, DecodesEveryLayout) {
     const auto file = encode_jpeg(picture(37, 70, 11), {.orientation = orientation});
     ASSERT_EQ(decode_rgb(file, {})->pixels, turned(testing::decode_jpeg_plainly(file), orientation).pixels);
   }
+  RgbImage chroma{256, 256, {}};  // all pairs of red and blue
+  for (int i = 0; i < 256 * 256; ++i) {
+    for (const int v : {i, (i * 7 + i / 256 * 3), i / 256}) chroma.pixels.push_back(static_cast<std::uint8_t>(v));
+  }
+  const auto file = encode_jpeg(chroma, {.quality = 60, .luma_h = 1, .luma_v = 1});
+  EXPECT_EQ(decode_rgb(file, {})->pixels, testing::decode_jpeg_plainly(file).pixels);
   const RgbImage image = picture(30, 77, 12);
   EXPECT_EQ(decode_rgb(encode_png(image, false), {})->pixels, image.pixels);
 }
