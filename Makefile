@@ -30,7 +30,7 @@ export CTEST_PARALLEL_LEVEL := $(JOBS)
 CMAKE_FILES := CMakeLists.txt $(shell find cmake core bindings -name '*.cmake' -o -name CMakeLists.txt)
 CORE_FILES := $(shell find core bindings -name '*.h' -o -name '*.cc' -o -name '*.def' -o -name '*.inc')
 CXX_FILES = $$(find core bindings bench fuzz -name '*.h' -o -name '*.cc')
-SUITES := lint test-cpp test-python test-asan test-tsan test-clang
+SUITES := lint test-cpp test-python test-asan test-tsan
 
 .PHONY: build demo test $(SUITES) bench soak stubs docs format wheel clean help
 build: $(STAMPS)/build  ## a working .venv/bin/stoker
@@ -96,8 +96,8 @@ test-cpp: $(STAMPS)/build $(STAMPS)/test  ## C++ tests, as shipped
 test-python: $(STAMPS)/build $(STAMPS)/test  ## Python tests, golden comparisons, documentation
 	$(BIN)/python -m pytest
 
-test-asan: $(STAMPS)/test  ## C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer, each fuzz target for a second
-	cmake --preset asan --log-level=WARNING
+test-asan: $(STAMPS)/test  ## all C++ with Clang and -Wthread-safety; its tests under ASan and UBSan, each fuzz target for a second
+	cmake --preset asan --log-level=WARNING -D Python_EXECUTABLE=$(CURDIR)/$(BIN)/python
 	cmake --build --preset asan
 	ctest --preset asan
 
@@ -106,14 +106,9 @@ test-tsan: $(STAMPS)/test  ## C++ tests of what runs in threads, under ThreadSan
 	cmake --build --preset tsan
 	ctest --preset tsan
 
-test-clang: $(STAMPS)/test  ## everything with Clang and -Wthread-safety
-	cmake --preset clang --log-level=WARNING -D STOKER_PYTHON=ON -D Python_EXECUTABLE=$(CURDIR)/$(BIN)/python
-	cmake --build --preset clang
-	ctest --preset clang
-
 soak: $(STAMPS)/build $(STAMPS)/test  ## long proofs: minutes each
 	STOKER_SOAK=1 $(BIN)/python -m pytest -m soak --timeout 1800
-	cmake --preset asan --log-level=WARNING
+	cmake --preset asan --log-level=WARNING -D Python_EXECUTABLE=$(CURDIR)/$(BIN)/python
 	cmake --build --preset asan
 	STOKER_FUZZ_SECONDS=60 ctest --preset asan -L fuzz
 
