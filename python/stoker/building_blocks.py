@@ -203,6 +203,8 @@ def decode_image(data: bytes, *, media: Media | None = None, reference: str = "s
         grey16=facts["grey16"],
         max_pixels=rules.max_pixels,
         max_scans=rules.max_scans,
+        allow_missing_eoi=rules.allow_missing_eoi,
+        allow_truncated=rules.allow_truncated,
     )
     return decoded
 
