@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -45,3 +46,12 @@ def root() -> Path:
 def testdata() -> Path:
     """Folder of photographs, goldens and the tiny model."""
     return ROOT / "testdata"
+
+
+@pytest.fixture(scope="session")
+def case_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder that tools/cases/make_cases.py wrote: one folder per case, and ``manifest.json`` with what is wanted of each."""
+    folder = tmp_path_factory.mktemp("cases")
+    make = ROOT / "tools" / "cases" / "make_cases.py"
+    subprocess.run([sys.executable, str(make), str(folder)], check=True, timeout=300)
+    return folder

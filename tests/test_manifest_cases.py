@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -42,14 +40,6 @@ CASES = [
     *("TXT-05", "TXT-08", "TXT-09", "TXT-11"),
     *("LDR-03", "LDR-04", "LDR-21", "PCK-07"),
 ]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("cases")
-    make = ROOT / "tools" / "cases" / "make_cases.py"
-    subprocess.run([sys.executable, str(make), str(folder)], check=True, timeout=300)
-    return folder
 
 
 def cases_of(folder: Path, case_id: str) -> Iterator[dict[str, Any]]:
@@ -116,10 +106,10 @@ def wrong_with(row: dict[str, Any], got: dict[str, Any] | tuple[str, str], all_r
 
 
 @pytest.mark.parametrize("case_id", CASES)
-def test_case(folder: Path, case_id: str) -> None:
+def test_case(case_files: Path, case_id: str) -> None:
     n_checked = 0
-    for case in cases_of(folder, case_id):
-        got = read(folder / case["file"])
+    for case in cases_of(case_files, case_id):
+        got = read(case_files / case["file"])
         expect = case["expect"]
         for row in expect.get("rows", []):
             if case["file"] in LATER_FILES:
@@ -131,7 +121,7 @@ def test_case(folder: Path, case_id: str) -> None:
         if "rows" in expect:
             assert len(got) == len(expect["rows"])
         if "with_option" in expect:
-            lenient = read(folder / case["file"], nonfinite_is_null=True)
+            lenient = read(case_files / case["file"], nonfinite_is_null=True)
             accepted = [line for line, sample in lenient.items() if not isinstance(sample, tuple)]
             assert accepted == expect["with_option"]["rows_accepted"]
         if "rejected_lines" in expect:
@@ -142,22 +132,22 @@ def test_case(folder: Path, case_id: str) -> None:
     assert n_checked > 0
 
 
-def test_syntax_errors_name_file_line_column_and_byte(folder: Path) -> None:
-    refused = [r for r in read(folder / "JSL-12/syntax.jsonl").values() if isinstance(r, tuple)]
+def test_syntax_errors_name_file_line_column_and_byte(case_files: Path) -> None:
+    refused = [r for r in read(case_files / "JSL-12/syntax.jsonl").values() if isinstance(r, tuple)]
     for line, (_, message) in zip((2, 3), refused, strict=True):
         assert f"syntax.jsonl:{line} (byte " in message
         assert "column " in message
 
 
-def test_messages_stay_short(folder: Path) -> None:
-    for path in folder.glob("**/*.jsonl"):
+def test_messages_stay_short(case_files: Path) -> None:
+    for path in case_files.glob("**/*.jsonl"):
         for result in read(path).values():
             if isinstance(result, tuple):
                 assert len(result[1]) < 400 + len(str(path))
 
 
-def test_an_indexed_manifest_reads_the_same(folder: Path, tmp_path: Path) -> None:
-    for path in [folder / "JSL-01/bom.jsonl", folder / "JSL-02/crlf_blank.jsonl", folder / "JSL-04/long_line.jsonl"]:
+def test_an_indexed_manifest_reads_the_same(case_files: Path, tmp_path: Path) -> None:
+    for path in [case_files / "JSL-01/bom.jsonl", case_files / "JSL-02/crlf_blank.jsonl", case_files / "JSL-04/long_line.jsonl"]:
         plain = _core.Manifest.open(str(path))
         _core.Manifest.open(str(path), index_dir=str(tmp_path))
         indexed = _core.Manifest.open(str(path), index_dir=str(tmp_path))
@@ -168,8 +158,8 @@ def test_an_indexed_manifest_reads_the_same(folder: Path, tmp_path: Path) -> Non
             assert indexed.read(i) == plain.read(i)
 
 
-def test_a_row_over_the_limit_is_refused_and_the_next_is_read(folder: Path) -> None:
-    manifest = _core.Manifest.open(str(folder / "JSL-04/long_line.jsonl"), max_row_bytes=1 << 20)
+def test_a_row_over_the_limit_is_refused_and_the_next_is_read(case_files: Path) -> None:
+    manifest = _core.Manifest.open(str(case_files / "JSL-04/long_line.jsonl"), max_row_bytes=1 << 20)
     assert manifest.read(0)
     with pytest.raises(Exception, match="JSON_ROW_TOO_LONG"):
         manifest.read(1)

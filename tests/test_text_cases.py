@@ -6,8 +6,6 @@ import itertools
 import json
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,14 +18,6 @@ from stoker.torch import batches
 
 ROOT = Path(__file__).resolve().parents[1]
 QWEN2 = ROOT / "testdata" / "qwen2_5-vl"
-
-
-@pytest.fixture(scope="module")
-def cases(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("cases")
-    make = ROOT / "tools" / "cases" / "make_cases.py"
-    subprocess.run([sys.executable, str(make), str(folder)], check=True, timeout=300)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -125,8 +115,8 @@ def trained(row: Row) -> list[int]:
 
 
 @pytest.mark.case("TXT-01", "in parts ordinary characters; in a string MEDIA_COUNT")
-def test_text_that_mentions_a_placeholder(cases: Path, qwen2: Path, tmp_path: Path) -> None:
-    out = run(settings_for(cases / "TXT-01" / "literal.jsonl", qwen2, tmp_path))
+def test_text_that_mentions_a_placeholder(case_files: Path, qwen2: Path, tmp_path: Path) -> None:
+    out = run(settings_for(case_files / "TXT-01" / "literal.jsonl", qwen2, tmp_path))
     assert {line: code for line, (code, _) in out.rejected.items()} == {3: "MEDIA_COUNT", 4: "MEDIA_COUNT"}
     pad = Tokenizer(qwen2).token_id("<|image_pad|>")
     assert {line: visual_runs(row, pad) for line, row in out.accepted.items()} == {1: [], 2: [4]}
@@ -134,8 +124,8 @@ def test_text_that_mentions_a_placeholder(cases: Path, qwen2: Path, tmp_path: Pa
 
 
 @pytest.mark.case("TXT-02", "ordinary text under `guard`, counted as `content_control_literals`; tokens under `raw`")
-def test_control_tokens_in_content(cases: Path, qwen3: Path, tmp_path: Path) -> None:
-    manifest = cases / "TXT-02" / "control.jsonl"
+def test_control_tokens_in_content(case_files: Path, qwen3: Path, tmp_path: Path) -> None:
+    manifest = case_files / "TXT-02" / "control.jsonl"
     tokenizer = Tokenizer(qwen3)
     start, end, stop = (known_id(tokenizer, t) for t in ("<|im_start|>", "<|im_end|>", "<|endoftext|>"))
     out = run(settings_for(manifest, qwen3, tmp_path / "guard"))
@@ -156,8 +146,8 @@ def test_control_tokens_in_content(cases: Path, qwen3: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.case("TXT-03", "SEQ_TOO_LONG with the three lengths; `over_long: truncate_turns` cuts whole turns")
-def test_no_length_limit_cuts_a_visual_run(cases: Path, qwen2: Path, tmp_path: Path) -> None:
-    manifest = cases / "TXT-03" / "cut.jsonl"
+def test_no_length_limit_cuts_a_visual_run(case_files: Path, qwen2: Path, tmp_path: Path) -> None:
+    manifest = case_files / "TXT-03" / "cut.jsonl"
     pack = {"tokens_per_pack": 200, "packs_per_step": 1}
     pad = Tokenizer(qwen2).token_id("<|image_pad|>")
     for over_long in ("drop", "truncate_turns"):  # the first turn is whole or not at all
@@ -176,8 +166,8 @@ def rounds(*questions: Any) -> dict[str, Any]:
     return {"messages": messages}
 
 
-def test_truncation_drops_trailing_turns_with_their_pictures(cases: Path, qwen2: Path, tmp_path: Path) -> None:
-    picture = {"type": "image", "image": str(cases / "TXT-03" / "t64.png")}
+def test_truncation_drops_trailing_turns_with_their_pictures(case_files: Path, qwen2: Path, tmp_path: Path) -> None:
+    picture = {"type": "image", "image": str(case_files / "TXT-03" / "t64.png")}
     long, words = "word " * 400, "word " * 20
     manifest = tmp_path / "rows.jsonl"
     manifest.write_text(
@@ -210,8 +200,8 @@ def test_truncation_drops_trailing_turns_with_their_pictures(cases: Path, qwen2:
     assert out.report["target_tokens"] == sum(len(trained(row)) for row in out.accepted.values())
 
 
-def test_the_limits_rule_is_part_of_a_checkpoint(cases: Path, qwen2: Path, tmp_path: Path) -> None:
-    manifest = cases / "TXT-11" / "overlong.jsonl"
+def test_the_limits_rule_is_part_of_a_checkpoint(case_files: Path, qwen2: Path, tmp_path: Path) -> None:
+    manifest = case_files / "TXT-11" / "overlong.jsonl"
     with Loader(settings_for(manifest, qwen2, tmp_path)) as loader:
         state = loader.state_dict()
     for change, name in (
@@ -228,9 +218,9 @@ def test_the_limits_rule_is_part_of_a_checkpoint(cases: Path, qwen2: Path, tmp_p
 
 
 @pytest.mark.case("TXT-04", "NO_LOSS_TOKENS; SEQ_TOO_LONG where the answer lies behind the limit")
-def test_a_row_without_a_trained_token(cases: Path, qwen3: Path, tmp_path: Path) -> None:
+def test_a_row_without_a_trained_token(case_files: Path, qwen3: Path, tmp_path: Path) -> None:
     pack = {"tokens_per_pack": 200, "packs_per_step": 1, "over_long": "truncate_turns"}
-    out = run(settings_for(cases / "TXT-04" / "no_loss.jsonl", qwen3, tmp_path, pack=pack))
+    out = run(settings_for(case_files / "TXT-04" / "no_loss.jsonl", qwen3, tmp_path, pack=pack))
     assert {line: code for line, (code, _) in out.rejected.items()} == {
         1: "NO_LOSS_TOKENS",
         2: "NO_LOSS_TOKENS",
@@ -241,8 +231,8 @@ def test_a_row_without_a_trained_token(cases: Path, qwen3: Path, tmp_path: Path)
 
 
 @pytest.mark.case("TXT-05", "as the template allows; ROLE_UNKNOWN, and TURN_ORDER if the template raises")
-def test_unusual_turns(cases: Path, qwen3: Path, qwen2: Path, tmp_path: Path) -> None:
-    manifest = cases / "TXT-05" / "turns.jsonl"
+def test_unusual_turns(case_files: Path, qwen3: Path, qwen2: Path, tmp_path: Path) -> None:
+    manifest = case_files / "TXT-05" / "turns.jsonl"
     tokenizer = Tokenizer(qwen3)
     for model in (qwen3, qwen2):
         out = run(settings_for(manifest, model, tmp_path / model.name))
@@ -273,8 +263,8 @@ def test_unusual_turns(cases: Path, qwen3: Path, qwen2: Path, tmp_path: Path) ->
 
 
 @pytest.mark.case("TXT-06", "trained: the answer, its end token and the line feed; else -100; layout.label_shift is 0")
-def test_labels_of_one_row(cases: Path, qwen3: Path, tmp_path: Path) -> None:
-    picture = {"type": "image", "image": str(cases / "TXT-08" / "red.png")}
+def test_labels_of_one_row(case_files: Path, qwen3: Path, tmp_path: Path) -> None:
+    picture = {"type": "image", "image": str(case_files / "TXT-08" / "red.png")}
     (tmp_path / "rows.jsonl").write_text(
         json.dumps(
             {
@@ -326,8 +316,8 @@ def test_padding_with_the_end_tokens_id(qwen3: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.case("TXT-08", "order kept: the n-th run of visual tokens is the n-th picture")
-def test_pictures_between_texts(cases: Path, qwen2: Path, tmp_path: Path) -> None:
-    out = run(settings_for(cases / "TXT-08" / "interleave.jsonl", qwen2, tmp_path))
+def test_pictures_between_texts(case_files: Path, qwen2: Path, tmp_path: Path) -> None:
+    out = run(settings_for(case_files / "TXT-08" / "interleave.jsonl", qwen2, tmp_path))
     tokenizer = Tokenizer(qwen2)
     pad = tokenizer.token_id("<|image_pad|>")
     assert out.rejected == {}
@@ -341,8 +331,8 @@ def test_pictures_between_texts(cases: Path, qwen2: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.case("TXT-09", "known ones are mapped; PART_TYPE for `audio`, `tool_use` and `tool_result`")
-def test_parts_of_other_interfaces(cases: Path, qwen2: Path, tmp_path: Path) -> None:
-    out = run(settings_for(cases / "TXT-09" / "other_parts.jsonl", qwen2, tmp_path))
+def test_parts_of_other_interfaces(case_files: Path, qwen2: Path, tmp_path: Path) -> None:
+    out = run(settings_for(case_files / "TXT-09" / "other_parts.jsonl", qwen2, tmp_path))
     assert {line: code for line, (code, _) in out.rejected.items()} == {3: "PART_TYPE", 4: "PART_TYPE"}
     assert "audio" in out.rejected[4][1]
     assert set(out.accepted) == {1, 2}
@@ -351,11 +341,11 @@ def test_parts_of_other_interfaces(cases: Path, qwen2: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.case("TXT-10", "MEDIA_COUNT before any picture is fetched")
-def test_a_template_that_shows_no_picture(cases: Path, qwen2: Path, tmp_path: Path) -> None:
+def test_a_template_that_shows_no_picture(case_files: Path, qwen2: Path, tmp_path: Path) -> None:
     model = tmp_path / "text_only"
     shutil.copytree(qwen2, model)
-    shutil.copy(cases / "TXT-10" / "text_only_template.jinja", model / "chat_template.jinja")
-    out = run(settings_for(cases / "TXT-10" / "no_token.jsonl", model, tmp_path))
+    shutil.copy(case_files / "TXT-10" / "text_only_template.jinja", model / "chat_template.jinja")
+    out = run(settings_for(case_files / "TXT-10" / "no_token.jsonl", model, tmp_path))
     assert list(out.rejected) == [1]
     assert out.rejected[1][0] == "MEDIA_COUNT"
     assert "placeholders 0, images 1" in out.rejected[1][1]
@@ -363,9 +353,9 @@ def test_a_template_that_shows_no_picture(cases: Path, qwen2: Path, tmp_path: Pa
 
 
 @pytest.mark.case("TXT-11", "kept 7, SEQ_TOO_LONG 3, each with its line in the ledger")
-def test_over_long_rows_are_counted(cases: Path, qwen3: Path, tmp_path: Path) -> None:
+def test_over_long_rows_are_counted(case_files: Path, qwen3: Path, tmp_path: Path) -> None:
     pack = {"tokens_per_pack": 200, "packs_per_step": 1}
-    out = run(settings_for(cases / "TXT-11" / "overlong.jsonl", qwen3, tmp_path, pack=pack))
+    out = run(settings_for(case_files / "TXT-11" / "overlong.jsonl", qwen3, tmp_path, pack=pack))
     assert out.report["samples"] == 7
     assert out.report["bad_samples"] == {"SEQ_TOO_LONG": 3}
     assert sorted(out.rejected) == [3, 6, 10]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from generated import write_or_compare
+
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "errors.md"
 
 HEAD = """# Errors
@@ -58,14 +60,7 @@ def render(reasons: list[tuple[str, str, str]]) -> str:
 def main(argv: list[str]) -> int:
     from stoker import _core
 
-    text = render(_core.reasons())
-    if "--check" not in argv:
-        PAGE.write_text(text, encoding="utf-8")
-        return 0
-    if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == text:
-        return 0
-    print("docs/errors.md differs from the engine's list: run `make docs` and commit it", file=sys.stderr)
-    return 1
+    return write_or_compare(PAGE, render(_core.reasons()), argv, "make docs")
 
 
 if __name__ == "__main__":

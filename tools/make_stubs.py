@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from generated import write_or_compare
 from nanobind.stubgen import StubGen
 
 STUB = Path(__file__).resolve().parent.parent / "python" / "stoker" / "_core.pyi"
@@ -23,14 +24,7 @@ def generate() -> str:
 
 
 def main(argv: list[str]) -> int:
-    text = generate()
-    if "--check" not in argv:
-        STUB.write_text(text, encoding="utf-8")
-        return 0
-    if STUB.is_file() and STUB.read_text(encoding="utf-8") == text:
-        return 0
-    print(f"{STUB.name} differs from the extension: run `make stubs` and commit it", file=sys.stderr)
-    return 1
+    return write_or_compare(STUB, generate(), argv, "make stubs")
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from case_catalogue import CATALOGUE
+from generated import write_or_compare
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "robustness.md"
@@ -101,14 +102,7 @@ def render(found: list[Held]) -> str:
 
 
 def main(argv: list[str]) -> int:
-    text = render(collect(ROOT / "tests"))
-    if "--check" not in argv:
-        PAGE.write_text(text, encoding="utf-8")
-        return 0
-    if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == text:
-        return 0
-    print("docs/robustness.md differs from the tests' case markers: run `make docs` and commit it", file=sys.stderr)
-    return 1
+    return write_or_compare(PAGE, render(collect(ROOT / "tests")), argv, "make docs")
 
 
 if __name__ == "__main__":
