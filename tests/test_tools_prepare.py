@@ -173,14 +173,16 @@ def test_decode_image_follows_the_media_settings() -> None:
     assert error.value.code == "IMG_NOT_AN_IMAGE"
 
 
-@pytest.mark.parametrize(("kept", "setting"), [(1.0, "allow_missing_eoi"), (0.6, "allow_truncated")])
-def test_decode_image_uses_files_that_end_early_where_the_settings_say_so(kept: float, setting: str) -> None:
+@pytest.mark.parametrize(
+    ("kept", "media"), [(1.0, stoker.Media(allow_missing_eoi=True)), (0.6, stoker.Media(allow_truncated=True))]
+)
+def test_decode_image_uses_files_that_end_early_where_the_settings_say_so(kept: float, media: stoker.Media) -> None:
     whole = encoded(picture(256, 256, 7), "JPEG")
     cut = whole[: min(int(len(whole) * kept), len(whole) - 2)]
     with pytest.raises(stoker.BadSampleError) as error:
         stoker.decode_image(cut)
     assert error.value.code == "IMG_TRUNCATED"
-    pixels = stoker.decode_image(cut, media=stoker.Media(**{setting: True}))
+    pixels = stoker.decode_image(cut, media=media)
     np.testing.assert_array_equal(pixels[:16], stoker.decode_image(whole)[:16])
 
 
