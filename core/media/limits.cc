@@ -10,7 +10,7 @@ Status check_pixels(std::int64_t height_px, std::int64_t width_px, const ImageLi
   const std::int64_t pixels = height_px * width_px;  // both below 2^31
   if (pixels <= limits.max_pixels) return {};
   return {Reason::kImgTooLarge,
-          fmt::format("{}x{} = {} px > limit {}", width_px, height_px, pixels, limits.max_pixels)};
+          fmt::format("{}x{} = {} px > limit {} (media.max_pixels)", width_px, height_px, pixels, limits.max_pixels)};
 }
 
 Result<Probe> need_more(std::uint64_t have, std::uint64_t want, std::uint64_t total_bytes) {

@@ -211,7 +211,9 @@ Status finish_measured(const OutputSettings& output, const qwen_vl::QwenVl& mode
   const std::int64_t limit = output.pack.tokens_per_pack;
   if (sample.tokens <= limit) return {};
   if (output.over_long == OverLong::kTruncateTurns && truncate_turns(limit, {plans, clips}, sample)) return {};
-  return {Reason::kSeqTooLong, fmt::format("length {}, limit {}, visual {}", sample.tokens, limit, visual)};
+  return {Reason::kSeqTooLong,
+          fmt::format("length {}, limit {}, visual {} (in tokens; pack.tokens_per_pack is the limit)", sample.tokens,
+                      limit, visual)};
 }
 
 Status size_mismatch(const MeasuredImage& planned, qwen_vl::SizePx found) {

@@ -79,7 +79,9 @@ Result<std::vector<std::int64_t>> sample_qwen2(const ClipSource& source, const S
   if (request.n_frames > 0) {
     n = static_cast<std::int64_t>(std::nearbyint(static_cast<double>(request.n_frames) / kTemporal)) * kTemporal;
   } else {
-    if (source.fps <= 0) return Status(Reason::kClipFrames, "the rate of the clip is not known");
+    if (source.fps <= 0)
+      return Status(Reason::kClipFrames,
+                    "the rate of the clip is not known: say it in the row as sample_fps or raw_fps");
     const std::int64_t most = std::min(request.max_frames, source.n_frames) / kTemporal * kTemporal;
     const double wanted = std::min({std::max(static_cast<double>(source.n_frames) / source.fps * request.fps,
                                              static_cast<double>(request.min_frames)),
@@ -95,7 +97,9 @@ Result<std::vector<std::int64_t>> sample_qvu(const ClipSource& source, const Sam
   if (request.n_frames > 0) {
     n = static_cast<std::int64_t>(std::nearbyint(static_cast<double>(request.n_frames) / 2)) * 2;
   } else {
-    if (source.fps <= 0) return Status(Reason::kClipFrames, "the rate of the clip is not known");
+    if (source.fps <= 0)
+      return Status(Reason::kClipFrames,
+                    "the rate of the clip is not known: say it in the row as sample_fps or raw_fps");
     const auto total = static_cast<double>(source.n_frames);
     const auto lower = static_cast<double>((request.min_frames + 1) / 2 * 2);
     const auto upper = static_cast<double>(std::min({request.max_frames, kMostFrames, source.n_frames}) / 2 * 2);

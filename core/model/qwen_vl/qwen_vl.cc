@@ -113,11 +113,15 @@ Status QwenVl::check_media(const Sample& sample, const SampleText& text) const {
     n_clip_pads += clip_pads(static_cast<std::int64_t>(media.frames.size()));
   }
   if (text.n_images != n_images) {
-    return {Reason::kMediaCount, fmt::format("rendered placeholders {}, images {}", text.n_images, n_images)};
+    return {Reason::kMediaCount, fmt::format("in the text as the chat template writes it: placeholders {}, images {}",
+                                             text.n_images, n_images)};
   }
   if (text.n_clip_pads != n_clip_pads) {
-    return {Reason::kMediaCount, fmt::format("rendered placeholders of clips {}, where the row's {} clips make {}",
-                                             text.n_clip_pads, n_clips, n_clip_pads)};
+    return {
+        Reason::kMediaCount,
+        fmt::format(
+            "in the text as the chat template writes it: placeholders of clips {}, where the row's {} clips make {}",
+            text.n_clip_pads, n_clips, n_clip_pads)};
   }
   return {};
 }
