@@ -16,6 +16,7 @@
 #include "engine/checker.h"
 #include "engine/inspector.h"
 #include "interruptible.h"
+#include "row_dict.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -252,6 +253,17 @@ void bind_inspector(nb::module_& m) {
           },
           "line"_a, "media_root"_a, "with_pixels"_a = true, "source"_a = nb::none(),
           "`source`: the manifest that the row comes from, which says how it is read; otherwise as the first one says.")
+      .def(
+          "parse",
+          [](const CoreInspector& self, const nb::bytes& line, std::uint32_t source) {
+            const std::string row(line.c_str(), line.size());
+            const RowOptions& rows = self.rows(source);
+            RowNotes notes;
+            auto sample =
+                run_interruptibly([&](const std::stop_token&) { return self.inspector->parse(row, rows, notes); });
+            return row_dict(value_or_throw(std::move(sample)), notes);
+          },
+          "line"_a, "source"_a, "A row as prepare() reads it, after the user's own code.")
       .def(
           "fetch",
           [](const CoreInspector& self, const std::string& url) {

@@ -9,6 +9,7 @@
 #include "manifest/index.h"
 #include "manifest/json_text.h"
 #include "manifest/row.h"
+#include "row_dict.h"
 
 namespace nb = nanobind;
 
@@ -92,7 +93,9 @@ nb::dict media_to_dict(const MediaRef& ref) {
   return entry;
 }
 
-nb::dict sample_to_dict(const Sample& sample, const RowNotes& notes) {
+}  // namespace
+
+nb::dict row_dict(const Sample& sample, const RowNotes& notes) {
   nb::list turns;
   for (const Turn& turn : sample.turns) turns.append(turn_to_dict(turn));
   nb::list media;
@@ -125,8 +128,6 @@ nb::dict sample_to_dict(const Sample& sample, const RowNotes& notes) {
   return out;
 }
 
-}  // namespace
-
 void bind_manifest(nb::module_& m) {
   m.def(
       "parse_row",
@@ -136,7 +137,7 @@ void bind_manifest(nb::module_& m) {
             make_row_options(shape, {columns.begin(), columns.end()}, {roles.begin(), roles.end()}, nonfinite_is_null));
         RowNotes notes;
         const Sample sample = value_or_throw(parse_row(view(line), options, &notes));
-        return sample_to_dict(sample, notes);
+        return row_dict(sample, notes);
       },
       nb::arg("line"), nb::kw_only(), nb::arg("nonfinite_is_null") = false, nb::arg("shape") = "auto",
       nb::arg("columns") = std::map<std::string, std::string>(),

@@ -78,6 +78,13 @@ Result<std::unique_ptr<Fetcher>> Inspector::make_fetcher() const {
                           .storage = settings_.storage});
 }
 
+Result<Sample> Inspector::parse(std::string_view line, const RowOptions& rows, RowNotes& notes) const {
+  const std::shared_ptr<UserCode>& code = settings_.output.user_code;
+  if (!code || !code->has_row()) return parse_row(line, rows, &notes);
+  STOKER_TRY(const std::string rewritten, code->row(line));
+  return parse_row(rewritten, rows, &notes);
+}
+
 Result<FetchedObject> Inspector::fetch(const std::string& url, std::stop_token stop) const {
   STOKER_TRY(const auto fetcher, make_fetcher());
   return fetcher->fetch({.url = url, .if_match = "", .stop = stop}, stop);

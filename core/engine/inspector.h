@@ -83,6 +83,9 @@ class Inspector {
   Result<Prepared> prepare(std::string_view line, const std::string& media_root, const RowOptions& rows,
                            bool with_pixels, std::stop_token stop) const;
 
+  /// The row that prepare() makes a sample of, after the user's own code. @return As parse_row; USER_CODE.
+  Result<Sample> parse(std::string_view line, const RowOptions& rows, RowNotes& notes) const;
+
   /// Reads one object that prepare() named. For showing the picture itself.
   Result<FetchedObject> fetch(const std::string& url, std::stop_token stop) const;
 

@@ -476,6 +476,9 @@ class CoreInspector:
         `source`: the manifest that the row comes from, which says how it is read; otherwise as the first one says.
         """
 
+    def parse(self, line: bytes, source: int) -> dict:
+        """A row as prepare() reads it, after the user's own code."""
+
     def fetch(self, url: str) -> bytes: ...
 
     def open_dataset(self) -> None: ...

@@ -21,7 +21,7 @@ from stoker import _core
 from stoker.errors import InvalidArgumentError
 from stoker.settings import UserCode
 
-__all__ = ["attach"]
+__all__ = ["attach", "picture_code"]
 
 
 def attach(code: UserCode, to: _core.LoaderSettings) -> None:
@@ -43,6 +43,15 @@ def attach(code: UserCode, to: _core.LoaderSettings) -> None:
         size=_size_of(size) if size else None,
         picture=_picture_of(picture) if picture else None,
     )
+
+
+def picture_code(code: UserCode) -> Callable[[Any], Any] | None:
+    """The function that every picture passes through, if there is one.
+
+    Raises:
+        InvalidArgumentError: As `attach`.
+    """
+    return _picture_of(_found("picture", code.picture)) if code.picture else None
 
 
 def _found(name: str, path: str) -> Callable[..., Any]:

@@ -4,23 +4,37 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from stoker import _core
-from stoker.building_blocks import Features, core_inspector, decode_image, features_of
-from stoker.errors import BadSampleError, InvalidArgumentError
+from stoker.building_blocks import Features, PictureFeatures, core_inspector, decode_image, features_of
+from stoker.errors import InvalidArgumentError
 from stoker.inspecting.vocabulary import Vocabulary
-from stoker.parity.reference import Reference, ReferenceSample
+from stoker.parity.reference import GivenClip, GivenPicture, Reference, ReferenceSample, RefusedError
 from stoker.settings import Labels, Settings
+from stoker.user_code import picture_code
 
-__all__ = ["FIELDS", "Comparison", "Difference", "Field", "compare_rows"]
+__all__ = ["FIELDS", "Comparison", "Difference", "Field", "compare_rows", "pixel_values"]
 
-FIELDS = ("input_ids", "labels", "position_ids", "image_grid_thw", "pixel_values", "decode")
+FIELDS = (
+    "accepted",
+    "input_ids",
+    "labels",
+    "position_ids",
+    "image_grid_thw",
+    "pixel_values",
+    "video_grid_thw",
+    "pixel_values_videos",
+    "decode",
+)
+_Kind = Literal["image", "video"]
+_FLOAT_BOUND = 1e-4
+"""Share of the samples of a clip that may differ by one level where qwen-vl-utils resizes in float32."""
 _ANY_LENGTH = 2**24 - 1
 
 
@@ -105,13 +119,11 @@ def compare_rows(settings: Settings, *, n_samples: int) -> Comparison:
     Raises:
         InvalidArgumentError: If the reference cannot be run, or no row could be compared.
     """
-    if settings.user_code.row or settings.user_code.picture:
-        raise InvalidArgumentError("parity compares without user_code: take it out of the settings", "SETTINGS")
     # How long a pack is does not matter here.
     settings = settings.replace(pack={"tokens_per_pack": _ANY_LENGTH})
-    compared = _Comparer(settings, Reference(settings.model))
-    for where, line, media_root in _rows(settings, n_samples):
-        compared.row(where, line, media_root)
+    compared = _Comparer(settings, Reference(settings.model, settings.reference))
+    for row in _rows(settings, n_samples):
+        compared.row(row)
     result = compared.result
     if result.n_compared == 0:
         why = f": {result.left_out[0][1]}: {result.left_out[0][2]}" if result.left_out else ""
@@ -119,9 +131,30 @@ def compare_rows(settings: Settings, *, n_samples: int) -> Comparison:
     return result
 
 
-def _rows(settings: Settings, n_samples: int) -> Iterator[tuple[str, bytes, str]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    where: str
+    source: int
+    """Its manifest, which says how it is read."""
+    line: bytes
+    media_root: str
+
+    def features(self, settings: Settings, *, with_pixels: bool = True) -> Features:
+        """What Stoker makes of it."""
+        return features_of(
+            _opened(settings), self.line, self.media_root, with_pixels=with_pixels, source=self.source
+        )
+
+
+def _opened(settings: Settings) -> _core.CoreInspector:
     core = core_inspector(settings)
-    core.open_dataset()
+    if core.n_sources == 0:
+        core.open_dataset()
+    return core
+
+
+def _rows(settings: Settings, n_samples: int) -> Iterator[_Row]:
+    core = _opened(settings)
     counts = [core.n_rows(source) for source in range(core.n_sources)]
     total = sum(counts)
     for k in range(min(n_samples, total)):
@@ -129,66 +162,123 @@ def _rows(settings: Settings, n_samples: int) -> Iterator[tuple[str, bytes, str]
         while at >= counts[source]:
             at -= counts[source]
             source += 1
-        manifest, line, _, _, media_root = core.location(source, at)
-        yield f"{manifest}:{line}", core.read(source, at), media_root
+        manifest, number, _, _, media_root = core.location(source, at)
+        yield _Row(where=f"{manifest}:{number}", source=source, line=core.read(source, at), media_root=media_root)
 
 
 class _Comparer:
     def __init__(self, settings: Settings, reference: Reference) -> None:
         self.settings = settings
         self.reference = reference
-        self.core = core_inspector(settings)
+        self.core = _opened(settings)
+        self.user_picture = picture_code(settings.user_code)
         self.vocabulary = Vocabulary(settings.model)
-        self.result = Comparison(reference=reference.description, profile=settings.reference)
+        self.result = Comparison(
+            reference=reference.description, profile=settings.reference, notes=list(reference.notes)
+        )
 
-    def row(self, where: str, line: bytes, media_root: str) -> None:
+    def row(self, row: _Row) -> None:
         """Compares one row."""
         self.result.n_rows += 1
-        ours = features_of(self.core, line, media_root)
+        ours = row.features(self.settings)
         if ours.bad is not None:
-            self.result.left_out.append((where, ours.bad.code, ours.bad.message))
+            self.result.left_out.append((row.where, ours.bad.code, ours.bad.message))
             return
-        row = _core.parse_row(line)
-        if reason := _not_comparable(row):
-            self.result.left_out.append((where, "NOT_COMPARED", reason))
+        content = self.core.parse(row.line, row.source)
+        if reason := self._not_comparable(content):
+            self.result.left_out.append((row.where, "NOT_COMPARED", reason))
             return
-        messages, tools = _messages(row)
-        pictures = [self._picture(f"{where}, media {k}", media.url) for k, media in enumerate(ours.media)]
-        theirs = self.reference.prepare(messages, tools, pictures)
         self.result.n_compared += 1
-        self._ids(where, ours, theirs, line, media_root)
+        accepted = self.result.fields["accepted"]
+        accepted.n_compared += 1
+        try:
+            theirs = self.reference.prepare(*_messages(content), *self._given(row.where, content["media"], ours))
+        except RefusedError as error:
+            accepted.differences.append(
+                Difference(
+                    where=row.where,
+                    position="the whole row",
+                    stoker="takes it",
+                    reference=str(error),
+                    cause="the reference refuses what Stoker takes",
+                )
+            )
+            return
+        accepted.n_equal += 1
+        self._ids(row, ours, theirs)
         if self.settings.labels == Labels():
-            self._field("labels", where, ours.labels, theirs.labels, self._token, self._labels_cause)
+            self._field("labels", row.where, ours.labels, theirs.labels, self._token, self._labels_cause)
         else:
             self._note("labels were not compared: the settings have rules of their own for them")
         if theirs.position_ids is not None:
             self._field(
                 "position_ids",
-                where,
+                row.where,
                 ours.position_ids[1:],
                 theirs.position_ids,
                 str,
                 lambda: (
                     "the ids or grids differ, and positions follow from them"
                     if not self._same_ids(ours, theirs)
-                    else "not explained by a setting"
+                    else self._profile_cause(row, theirs, "positions")
                 ),
             )
         else:
             self._note("positions were not compared: the folder has no config.json")
         if ours.media:
-            grids = np.asarray(ours.image_grid_thw), np.asarray(theirs.image_grid_thw)
-            self._field(
-                "image_grid_thw", where, *grids, str, lambda: self._profile_cause(line, media_root, theirs, "grids")
+            self._media(row, ours, theirs, "image")
+        if ours.clips:
+            self._media(row, ours, theirs, "video")
+
+    def _media(self, row: _Row, ours: Features, theirs: ReferenceSample, kind: _Kind) -> None:
+        grids, pixels = f"{kind}_grid_thw", "pixel_values" if kind == "image" else "pixel_values_videos"
+        a, b = np.asarray(getattr(ours, grids)), np.asarray(getattr(theirs, grids))
+        self._field(grids, row.where, a, b, str, lambda: self._profile_cause(row, theirs, grids))
+        made, wanted = pixel_values(ours, self.settings, kind), getattr(theirs, pixels)
+        if kind == "video" and self._is_within_bound(made, wanted):
+            made = wanted
+        self._field(pixels, row.where, made, wanted, repr, lambda: self._profile_cause(row, theirs, pixels))
+
+    # --- what both sides are given
+
+    def _not_comparable(self, row: Mapping[str, Any]) -> str:
+        """Why a row says something that the reference processor has no input for; empty where it does not."""
+        for media in row["media"]:
+            if "frames" in media and not self.reference.has_torchvision:
+                return "the row has a clip, which the reference processes by torchvision: pip install torchvision"
+            if _asked(media) and not self.reference.is_qwen_vl_utils:
+                return (
+                    "the row asks for sizes of its own, which the reference processor takes per call, not per picture"
+                )
+        if row.get("boxes"):
+            return "the row has boxes, which become text only with the picture's size"
+        if any(turn.get("loss_scale") is not None for turn in row["turns"]):
+            return "a turn of the row says itself how much it is trained"
+        return ""
+
+    def _given(
+        self, where: str, media: Sequence[Mapping[str, Any]], ours: Features
+    ) -> tuple[list[GivenPicture], list[GivenClip]]:
+        pictures = [self._picture(f"{where}, media {k}", image) for k, image in enumerate(ours.media)]
+        asked = [_asked(each) for each in media if "frames" not in each]
+        images = [GivenPicture(pixels=p, asked=a) for p, a in zip(pictures, asked, strict=True)]
+        clips = []
+        for k, (said, clip) in enumerate(
+            zip((each for each in media if "frames" in each), ours.clips, strict=True)
+        ):
+            # Only `stoker` tells the reference a rate that the row does not say; see docs/profiles.md.
+            own = clip.fps if self.settings.reference == "stoker" else None
+            clips.append(
+                GivenClip(
+                    frames=[
+                        self._picture(f"{where}, clip {k}, frame {f}", frame) for f, frame in enumerate(clip.frames)
+                    ],
+                    frames_per_s=said["frames_per_s"] or own,
+                    source_frames_per_s=said.get("source_frames_per_s"),
+                    asked=_asked(said),
+                )
             )
-            self._field(
-                "pixel_values",
-                where,
-                self._pixel_values(ours, self.settings),
-                theirs.pixel_values,
-                repr,
-                lambda: self._profile_cause(line, media_root, theirs, "pixels"),
-            )
+        return images, clips
 
     # --- fields
 
@@ -222,24 +312,39 @@ class _Comparer:
             )
         )
 
-    def _ids(self, where: str, ours: Features, theirs: ReferenceSample, line: bytes, media_root: str) -> None:
+    def _ids(self, row: _Row, ours: Features, theirs: ReferenceSample) -> None:
         def cause() -> str:
             raw = self._variant(content_tokens="raw") if self.settings.content_tokens != "raw" else None
-            if raw is not None and self._ids_equal_under(raw, line, media_root, theirs):
-                found = ", ".join(token for token in self.vocabulary.added() if token.encode() in line)
+            if raw is not None and self._ids_equal_under(raw, row, theirs):
+                found = ", ".join(token for token in self.vocabulary.added() if token.encode() in row.line)
                 return (
                     f"content_tokens: guard: {found or 'a control token'} stands in the row's own text, and is text; "
                     "the reference takes it for a token (content_tokens: raw does too)"
                 )
-            return self._profile_cause(line, media_root, theirs, "ids")
+            return self._profile_cause(row, theirs, "input_ids")
 
-        self._field("input_ids", where, ours.input_ids, theirs.input_ids, self._token, cause)
+        self._field("input_ids", row.where, ours.input_ids, theirs.input_ids, self._token, cause)
 
-    def _picture(self, where: str, url: str) -> npt.NDArray[np.uint8]:
+    def _is_within_bound(self, ours: npt.NDArray[Any] | None, theirs: npt.NDArray[Any] | None) -> bool:
+        """Whether a clip that qwen-vl-utils resized in float32 is as near as that can be."""
+        if not self.reference.is_qwen_vl_utils or ours is None or theirs is None or ours.shape != theirs.shape:
+            return False
+        n = int((ours != theirs).sum())
+        if n:
+            self._note(
+                "clips of qwen-vl-utils are resized in float32, whose last bit depends on the CPU: up to one sample in "
+                "ten thousand may differ"
+            )
+        return n <= _FLOAT_BOUND * ours.size
+
+    def _picture(self, where: str, picture: PictureFeatures) -> npt.NDArray[np.uint8]:
         """Decodes one picture as Stoker does; notes how the reference's Pillow would differ."""
+        ours = self._decoded(where, self.core.fetch(_url_of(picture)))
+        return self.user_picture(ours) if self.user_picture else ours
+
+    def _decoded(self, where: str, data: bytes) -> npt.NDArray[np.uint8]:
         from PIL import Image, ImageOps
 
-        data = self.core.fetch(url)
         ours = decode_image(data, media=self.settings.media, reference=self.settings.reference)
         into = self.result.fields["decode"]
         into.n_compared += 1
@@ -287,20 +392,6 @@ class _Comparer:
         )
         return ours
 
-    def _pixel_values(self, features: Features, settings: Settings) -> npt.NDArray[np.float32]:
-        from stoker.torch.pixels import Normalisation, expand
-
-        mean, std, rescale, _, _, temporal_patch, is_pil = core_inspector(settings).normalisation
-        normalisation = Normalisation(
-            mean=tuple(mean),
-            std=tuple(std),
-            rescale=rescale,
-            temporal_patch=temporal_patch,
-            backend="pil" if is_pil else "torchvision",
-        )
-        made: npt.NDArray[np.float32] = expand(features.image_patches, normalisation).numpy()
-        return made
-
     # --- causes, found by trying
 
     def _token(self, number: Any) -> str:
@@ -320,14 +411,10 @@ class _Comparer:
         except InvalidArgumentError:
             return None
 
-    def _ids_equal_under(self, settings: Settings, line: bytes, media_root: str, theirs: ReferenceSample) -> bool:
-        try:
-            made = features_of(core_inspector(settings), line, media_root, with_pixels=False)
-        except BadSampleError:
-            return False
-        return self._same_ids(made, theirs)
+    def _ids_equal_under(self, settings: Settings, row: _Row, theirs: ReferenceSample) -> bool:
+        return self._same_ids(row.features(settings, with_pixels=False), theirs)
 
-    def _profile_cause(self, line: bytes, media_root: str, theirs: ReferenceSample, what: str) -> str:
+    def _profile_cause(self, row: _Row, theirs: ReferenceSample, what: str) -> str:
         """The profile under which both are equal, given the same picture; or that none is."""
         for name in _core.profile_names():
             if name == self.settings.reference:
@@ -338,16 +425,18 @@ class _Comparer:
             )
             if settings is None:
                 continue
-            made = features_of(core_inspector(settings), line, media_root)
+            made = row.features(settings)
             if made.bad is not None:
                 continue
-            is_equal = (
-                self._same_ids(made, theirs)
-                if what == "ids"
-                else made.image_grid_thw == theirs.image_grid_thw
-                if what == "grids"
-                else _first_difference(self._pixel_values(made, settings), theirs.pixel_values) is None
-            )
+            if what == "input_ids":
+                is_equal = self._same_ids(made, theirs)
+            elif what == "positions":
+                is_equal = _first_difference(made.position_ids[1:], theirs.position_ids) is None
+            elif what.endswith("grid_thw"):
+                is_equal = getattr(made, what) == getattr(theirs, what)
+            else:
+                kind: _Kind = "video" if what.endswith("videos") else "image"
+                is_equal = _first_difference(pixel_values(made, settings, kind), getattr(theirs, what)) is None
             if is_equal:
                 return (
                     f"reference: {self.settings.reference} has other numbers than what is installed here "
@@ -376,19 +465,41 @@ def _first_difference(a: npt.NDArray[Any] | None, b: npt.NDArray[Any] | None) ->
     return position, a[at_each], b[at_each]
 
 
-def _not_comparable(row: Mapping[str, Any]) -> str:
-    """Why a row says something that the reference processor has no input for; empty where it does not."""
-    own_size = ("min_pixels", "max_pixels", "resized_height_px", "resized_width_px")
-    for media in row["media"]:
-        if "frames" in media:
-            return "the row has a clip; parity compares pictures"
-        if any(name in media for name in own_size):
-            return "the row asks for sizes of its own, which the reference processor takes per call, not per picture"
-    if row.get("boxes"):
-        return "the row has boxes, which become text only with the picture's size"
-    if any(turn.get("loss_scale") is not None for turn in row["turns"]):
-        return "a turn of the row says itself how much it is trained"
-    return ""
+def pixel_values(features: Features, settings: Settings, kind: _Kind) -> npt.NDArray[np.float32]:
+    """The patches as the model's own processor gives them."""
+    from stoker.torch.pixels import Normalisation, expand
+
+    core = core_inspector(settings)
+    mean, std, rescale, _, _, temporal_patch, is_pil = core.normalisation
+    if kind == "video":
+        mean, std, rescale = core.clip_normalisation
+    normalisation = Normalisation(
+        mean=tuple(mean),
+        std=tuple(std),
+        rescale=rescale,
+        temporal_patch=temporal_patch,
+        backend="pil" if is_pil and kind == "image" else "torchvision",
+    )
+    patches = features.image_patches if kind == "image" else features.video_patches
+    made: npt.NDArray[np.float32] = expand(patches, normalisation).numpy()
+    return made
+
+
+def _asked(media: Mapping[str, Any]) -> dict[str, int]:
+    """What a row asks for the size of a media, in the words of qwen-vl-utils."""
+    words = {
+        "min_pixels": "min_pixels",
+        "max_pixels": "max_pixels",
+        "total_pixels": "total_pixels",
+        "resized_height_px": "resized_height",
+        "resized_width_px": "resized_width",
+    }
+    return {word: media[name] for name, word in words.items() if name in media}
+
+
+def _url_of(picture: PictureFeatures) -> str:
+    """What can be fetched: of a picture that stands in its row `url` is only the beginning, for people."""
+    return picture.reference if picture.reference.startswith("data:") else picture.url
 
 
 def _messages(row: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[Any]]:

@@ -32,12 +32,12 @@ def show_comparison(comparison: Comparison, console: Console) -> None:
             continue
         equal = f"{each.n_equal} of {each.n_compared} identical"
         if each.n_equal == each.n_compared:
-            say(f"{each.name:<16}{equal}", "green")
+            say(f"{each.name:<20}{equal}", "green")
             continue
         if each.is_equal:
-            say(f"{each.name:<16}{equal}; the others differ on purpose, and both sides were given the same picture")
+            say(f"{each.name:<20}{equal}; the others differ on purpose, and both sides were given the same picture")
         else:
-            say(f"{each.name:<16}{equal}", "bold red")
+            say(f"{each.name:<20}{equal}", "bold red")
         _explain(next((d for d in each.differences if not d.is_on_purpose), each.differences[0]), say)
     say("equal" if comparison.is_equal else "NOT EQUAL", "bold green" if comparison.is_equal else "bold red")
 
