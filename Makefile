@@ -7,6 +7,7 @@
 #   PYTHON=python3.12 interpreter for the virtual environment
 #   TORCH_INDEX=URL   where the tests take torch from; PyTorch's CPU index spares gigabytes where PyPI has only the CUDA build
 #   BENCH=pixels      one benchmark group instead of all
+#   FUZZ="--seconds 30 jpeg"  what `make fuzz` hands to tools/fuzz.py (see its --help)
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
@@ -19,6 +20,7 @@ STAMPS := $(VENV)/stamps
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet
 TORCH_INDEX ?=
 BENCH ?=
+FUZZ ?=
 # CMake reads it when a build folder is made; each compile is then looked up before it is run.
 export CMAKE_CXX_COMPILER_LAUNCHER := $(shell command -v ccache)
 # Paths below the checkout do not count, so a clone next door finds what this one compiled.
@@ -32,7 +34,7 @@ CORE_FILES := $(shell find core bindings -name '*.h' -o -name '*.cc' -o -name '*
 CXX_FILES = $$(find core bindings bench fuzz -name '*.h' -o -name '*.cc')
 SUITES := lint test-cpp test-python test-asan test-tsan
 
-.PHONY: build demo test $(SUITES) bench soak stubs docs format wheel clean help
+.PHONY: build demo test $(SUITES) bench soak fuzz stubs docs format wheel clean help
 build: $(STAMPS)/build  ## a working .venv/bin/stoker
 
 demo: build  ## the ladder, from a data set that it makes
@@ -108,9 +110,12 @@ test-tsan: $(STAMPS)/test  ## C++ tests of what runs in threads, under ThreadSan
 
 soak: $(STAMPS)/build $(STAMPS)/test  ## long proofs: minutes each
 	STOKER_SOAK=1 $(BIN)/python -m pytest -m soak --timeout 1800
-	cmake --preset asan --log-level=WARNING -D Python_EXECUTABLE=$(CURDIR)/$(BIN)/python
-	cmake --build --preset asan
-	STOKER_FUZZ_SECONDS=60 ctest --preset asan -L fuzz
+	$(MAKE) fuzz FUZZ="--seconds 60"
+
+fuzz: $(STAMPS)/test  ## hunt for inputs that break a parser, 600 CPU seconds for each; FUZZ="--seconds 30 jpeg" for less
+	cmake --preset fuzz --log-level=WARNING
+	cmake --build --preset fuzz
+	$(BIN)/python tools/fuzz.py $(FUZZ)
 
 bench: $(STAMPS)/build $(STAMPS)/test  ## benchmarks; BENCH=pixels for one group
 	cmake --preset release -D Python_EXECUTABLE=$(CURDIR)/$(BIN)/python --log-level=WARNING

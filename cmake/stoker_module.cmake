@@ -17,6 +17,9 @@ if(STOKER_SANITIZE)
     $<IF:$<CONFIG:RelWithDebInfo>,-g1,-g>)  # line numbers are enough for reports, and compile in half the time
   target_link_options(stoker_flags INTERFACE -fsanitize=${STOKER_SANITIZE})
 endif()
+if(STOKER_FUZZ)
+  target_compile_options(stoker_flags INTERFACE -fsanitize=fuzzer-no-link)  # what the fuzzer learns coverage from
+endif()
 
 # A sanitizer that cannot fail is decoration. Suppressions are files in the root, each line with its issue.
 set(STOKER_TEST_ENVIRONMENT

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <set>
 #include <string>
 
 #include "text/tokenizer.h"
@@ -133,6 +134,24 @@ Result<std::vector<AddedToken>> read_added(const Reader& r, element root) {
   return added;
 }
 
+/// An id or a content that stands for two things would not come back as it went in.
+Status check_added(const Reader& r, const std::vector<AddedToken>& added, const WordIndex& words) {
+  std::set<std::int32_t> ids;
+  std::set<std::string_view> contents;
+  for (const AddedToken& token : added) {
+    const auto bad = [&](std::string_view what) {
+      return r.bad(fmt::format("added_tokens[\"{}\"]", token.content), what);
+    };
+    if (!contents.insert(token.content).second) return bad("is there twice");
+    if (!ids.insert(token.id).second) return bad(fmt::format("has id {}, which another added token has", token.id));
+    const std::string_view word = token.id < words.end_id() ? words.bytes_of(token.id) : std::string_view();
+    if (!word.empty() && word != token.content) {
+      return bad(fmt::format("has id {}, which another entry of model.vocab has", token.id));
+    }
+  }
+  return {};
+}
+
 /// The two halves of a merge, written as a pair or as "left right".
 bool read_merge(element merge, std::string_view& left, std::string_view& right) {
   simdjson::dom::array halves;
@@ -214,6 +233,7 @@ Result<TokenizerFile> parse_tokenizer_json(std::string_view json, std::string_vi
   STOKER_TRY(file.added, read_added(r, root));
   const ByteAlphabet alphabet;
   STOKER_CHECKED(read_vocabulary(r, model, alphabet, file.words));
+  STOKER_CHECKED(check_added(r, file.added, file.words));
   STOKER_CHECKED(read_merges(r, model, alphabet, file));
   return file;
 }

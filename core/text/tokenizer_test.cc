@@ -229,6 +229,9 @@ TEST(TokenizerFile, WhatIsNotImplementedIsRefusedByName) {
       {R"("\u0063": 99, )", R"("\u0063": 98, )", "id 98"},
       {R"("\u0063": 99, )", R"("\u0063": -1, )", "model.vocab"},
       {R"("ab": 256)", R"("a b": 256)", "model.vocab"},
+      {R"("id": 257)", R"("id": 256)", "id 256"},
+      {R"("added_tokens": [)", R"("added_tokens": [{"id": 257, "content": "x"}, )", "id 257"},
+      {R"("added_tokens": [)", R"("added_tokens": [{"id": 258, "content": "<|im_end|>"}, )", "twice"},
       {R"("model")", R"("modell")", "model"},
       {R"({"added)", R"("added)", "JSON"},
   };
