@@ -112,17 +112,18 @@ void bind_settings(nb::module_& m) {
       .def(
           "set_text",
           [](LoaderSettings& s, const std::string& train_on, const std::vector<std::string>& roles,
-             const std::string& end_of_turn, const std::string& weights, const std::string& template_engine,
-             bool truncates_turns, nb::callable make_renderer) {
+             const std::string& end_of_turn, const std::string& weights, const std::string& box_text,
+             const std::string& template_engine, bool truncates_turns, nb::callable make_renderer) {
             OutputSettings& o = s.output;
             o.labels = label_rule(train_on, roles, end_of_turn, weights);
+            o.box_form = box_form_named(box_text);
             o.template_engine = template_engine_named(template_engine);
             o.over_long = truncates_turns ? OverLong::kTruncateTurns : OverLong::kDrop;
             auto stage = std::make_shared<StageClock>();
             s.template_stage = stage;
             s.make_renderer = python_renderers(std::move(make_renderer), std::move(stage));
           },
-          nb::kw_only(), "train_on"_a, "roles"_a, "end_of_turn"_a, "weights"_a, "template_engine"_a,
+          nb::kw_only(), "train_on"_a, "roles"_a, "end_of_turn"_a, "weights"_a, "box_text"_a, "template_engine"_a,
           "truncates_turns"_a, "make_renderer"_a,
           "What is trained, and who renders chat templates: `make_renderer(text, folder)` is called for those that the "
           "engine does not know.")

@@ -118,6 +118,13 @@ qwen_vl::LabelRule label_rule(const std::string& train_on, const std::vector<std
   return rule;
 }
 
+std::optional<qwen_vl::BoxForm> box_form_named(const std::string& name) {
+  if (name == "auto") return std::nullopt;
+  if (name == "marks") return qwen_vl::BoxForm::kMarks;
+  if (name == "list") return qwen_vl::BoxForm::kList;
+  refuse("box_text", name);
+}
+
 text::TemplateEngine template_engine_named(const std::string& name) {
   if (name == "auto") return text::TemplateEngine::kAuto;
   if (name == "native") return text::TemplateEngine::kNative;

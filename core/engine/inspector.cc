@@ -271,9 +271,13 @@ Result<Prepared> Inspector::prepare(std::string_view line, const std::string& me
   Objects objects;
   STOKER_CHECKED(read_pictures(row.media, sample, out, objects, stop));
   if (out.bad.ok()) {
-    out.bad = finish_measured(settings_.output, *model_, sample);
+    out.bad = finish_measured(settings_.output, *model_, sample, &turns);
     out.bad_media = sample.bad_media;
+    if (!out.bad.ok() && out.bad.code() != Code::kBadSample) return out.bad;
+  } else {
+    static_cast<void>(finish_text(*model_, sample, &turns));  // what is bad is known; the text is for looking at
   }
+  if (sample.text.ids.empty()) return out;  // the row's boxes have no place in it
   take_plans(sample, out);
   write_tokens(sample, row, turns, out);
   if (with_pixels) STOKER_CHECKED(decode(sample, objects, out));

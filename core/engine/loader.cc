@@ -138,6 +138,7 @@ std::string Loader::make_fingerprint() const {
                std::to_string(static_cast<int>(o.over_long))});
   add("labels", {std::to_string(static_cast<int>(o.labels.train_on)),
                  std::to_string(static_cast<int>(o.labels.end_of_turn)), std::to_string(o.labels.roles)});
+  if (o.box_form) add("box_text", {std::to_string(static_cast<int>(*o.box_form))});
   if (o.labels.weights == qwen_vl::LossWeights::kDeliver) add("loss_weights", {"deliver"});
   add("reference", {o.profile.facts()});
   add("media", {std::to_string(o.image.is_exif_applied), std::to_string(static_cast<int>(o.image.alpha)),

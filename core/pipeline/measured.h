@@ -1,11 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/result.h"
+#include "data/sample.h"
 #include "model/qwen_vl/clip.h"
 #include "model/qwen_vl/sample_text.h"
 #include "model/qwen_vl/smart_resize.h"
@@ -48,6 +50,7 @@ struct MeasuredSample {
   std::string bad_media;
   std::int32_t bad_image = -1;  ///< the first picture that is to blame; -1: the row
   qwen_vl::SampleText text;
+  std::shared_ptr<Sample> waiting;    ///< the row while its text waits for the sizes of its pictures; else null
   std::vector<MeasuredImage> images;  ///< in reading order, clips apart
   std::vector<MeasuredClip> clips;
   std::int64_t tokens = 0;    ///< placeholders expanded

@@ -65,7 +65,7 @@ void Measurer::measure_sample(const std::shared_ptr<Task>& task, std::size_t ind
     task->parts_left[index] += static_cast<int>(pictures.size());
     for (std::size_t k = 0; k < pictures.size(); ++k) measure_image(task, index, k, pictures[k]);
   }
-  part_done(*task, index, -1, std::move(status));
+  part_done(task, index, -1, std::move(status));
 }
 
 Status Measurer::read_row(MeasuredSample& sample, std::vector<MediaRef>& media) const {
@@ -92,20 +92,20 @@ void Measurer::measure_image(const std::shared_ptr<Task>& task, std::size_t inde
       measured.is_size_from_row = true;
     }
     if (measured.is_inline) {
-      return part_done(*task, index, static_cast<std::int32_t>(image),
+      return part_done(task, index, static_cast<std::int32_t>(image),
                        measure_inline(settings_.output, *model_, *picture.reference, measured));
     }
     fetch_header(task, index, image, Buffer(), settings_.speed.probe_bytes);
   } else if (is_size_trusted(settings_.output, media)) {
-    part_done(*task, index, static_cast<std::int32_t>(image),
+    part_done(task, index, static_cast<std::int32_t>(image),
               apply_size(measured, {{media.height_px, media.width_px}, measured.object_bytes}, true));
   } else if (measured.is_inline) {
-    part_done(*task, index, static_cast<std::int32_t>(image),
+    part_done(task, index, static_cast<std::int32_t>(image),
               measure_inline(settings_.output, *model_, *picture.reference, measured));
   } else if (const auto known = known_size(measured.url)) {
-    part_done(*task, index, static_cast<std::int32_t>(image), apply_size(measured, *known, false));
+    part_done(task, index, static_cast<std::int32_t>(image), apply_size(measured, *known, false));
   } else if (headers == HeaderReads::kNone) {
-    part_done(*task, index, static_cast<std::int32_t>(image), {});
+    part_done(task, index, static_cast<std::int32_t>(image), {});
   } else {
     fetch_header(task, index, image, Buffer(), settings_.speed.probe_bytes);
   }
@@ -130,16 +130,16 @@ void Measurer::fetch_header(std::shared_ptr<Task> task, std::size_t index, std::
 
 void Measurer::header_arrived(const std::shared_ptr<Task>& task, std::size_t index, std::size_t image,
                               const Buffer& have, Result<FetchedObject> got) {
-  if (!got.ok()) return part_done(*task, index, static_cast<std::int32_t>(image), std::move(got).status());
+  if (!got.ok()) return part_done(task, index, static_cast<std::int32_t>(image), std::move(got).status());
   probe_bytes_.add(static_cast<std::int64_t>(got->bytes.size()));
   Buffer prefix(have.size() + got->bytes.size());
   if (have.size() > 0) std::memcpy(prefix.data(), have.data(), have.size());
   if (got->bytes.size() > 0) std::memcpy(prefix.data() + have.size(), got->bytes.data(), got->bytes.size());
   auto probed = probe(prefix.bytes(), got->total_bytes, settings_.output.image.limits);
-  if (!probed.ok()) return part_done(*task, index, static_cast<std::int32_t>(image), std::move(probed).status());
+  if (!probed.ok()) return part_done(task, index, static_cast<std::int32_t>(image), std::move(probed).status());
   if (!probed->info) {
     if (probed->need_end <= prefix.size()) {
-      return part_done(*task, index, static_cast<std::int32_t>(image),
+      return part_done(task, index, static_cast<std::int32_t>(image),
                        Status(Reason::kInternal, "a header probe asked for what it has"));
     }
     return fetch_header(task, index, image, std::move(prefix), probed->need_end);
@@ -160,7 +160,7 @@ void Measurer::fetch_tail(const std::shared_ptr<Task>& task, std::size_t index, 
                        .if_match = "",
                        .stop = task->stop};
   fetcher_.submit(std::move(request), [this, task, index, image, probed, object_bytes](Result<FetchedObject> got) {
-    if (!got.ok()) return part_done(*task, index, static_cast<std::int32_t>(image), std::move(got).status());
+    if (!got.ok()) return part_done(task, index, static_cast<std::int32_t>(image), std::move(got).status());
     probe_bytes_.add(static_cast<std::int64_t>(got->bytes.size()));
     header_known(task, index, image, finish_probe(probed, got->bytes.bytes()), object_bytes);
   });
@@ -171,10 +171,10 @@ void Measurer::header_known(const std::shared_ptr<Task>& task, std::size_t index
   MeasuredImage& measured = task->window->samples[index].picture(image);
   const Known known{upright_size(info, settings_.output.image), object_bytes};
   if (measured.is_size_from_row && measured.upright != known.upright) {
-    return part_done(*task, index, static_cast<std::int32_t>(image), size_mismatch(measured, known.upright));
+    return part_done(task, index, static_cast<std::int32_t>(image), size_mismatch(measured, known.upright));
   }
   remember_size(measured.url, known);
-  part_done(*task, index, static_cast<std::int32_t>(image), apply_size(measured, known, false));
+  part_done(task, index, static_cast<std::int32_t>(image), apply_size(measured, known, false));
 }
 
 Status Measurer::apply_size(MeasuredImage& image, Known known, bool is_from_row) const {
@@ -183,33 +183,45 @@ Status Measurer::apply_size(MeasuredImage& image, Known known, bool is_from_row)
   return plan_measured(settings_.output, *model_, known.upright, image);
 }
 
-void Measurer::part_done(Task& task, std::size_t index, std::int32_t image, Status status) {
-  MeasuredSample& sample = task.window->samples[index];
-  bool is_fatal = false;
+void Measurer::part_done(const std::shared_ptr<Task>& task, std::size_t index, std::int32_t image, Status status) {
+  MeasuredSample& sample = task->window->samples[index];
+  if (!status.ok() && status.code() != Code::kBadSample) return failed(*task, std::move(status));
   if (!status.ok()) {
-    MutexLock lock(task.mu);
-    is_fatal = status.code() != Code::kBadSample;
-    if (is_fatal) {
-      if (task.fatal.ok()) task.fatal = std::move(status);
-    } else {
-      if (image >= 0) sample.picture(static_cast<std::size_t>(image)).bad = status.reason();
-      // Of several, the first: the same line on every rank, in every run.
-      if (sample.bad.ok() || image < sample.bad_image) {
-        sample.bad = std::move(status);
-        sample.bad_image = image;
-        if (image >= 0) sample.bad_media = shown_media(sample.picture(static_cast<std::size_t>(image)).url);
-      }
+    MutexLock lock(task->mu);
+    if (image >= 0) sample.picture(static_cast<std::size_t>(image)).bad = status.reason();
+    // Of several, the first: the same line on every rank, in every run.
+    if (sample.bad.ok() || image < sample.bad_image) {
+      sample.bad = std::move(status);
+      sample.bad_image = image;
+      if (image >= 0) sample.bad_media = shown_media(sample.picture(static_cast<std::size_t>(image)).url);
     }
   }
-  if (--task.parts_left[index] > 0 && !is_fatal) return;
-  if (!is_fatal && sample.bad.ok()) {
-    sample.bad = finish_measured(settings_.output, *model_, sample);
+  if (--task->parts_left[index] > 0) return;
+  if (sample.bad.ok() && sample.waiting) {  // rendering is no work for a thread that drives the network
+    workers_.submit(task->priority, [this, task, index](int) { close_sample(*task, index); });
+  } else {
+    close_sample(*task, index);
+  }
+}
+
+void Measurer::close_sample(Task& task, std::size_t index) {
+  MeasuredSample& sample = task.window->samples[index];
+  if (sample.bad.ok()) {
+    Status finished = finish_measured(settings_.output, *model_, sample);
+    if (!finished.ok() && finished.code() != Code::kBadSample) return failed(task, std::move(finished));
+    sample.bad = std::move(finished);
     if (sample.is_truncated) truncated_.add(1);
     if (sample.text.n_control_literals > 0) control_literals_.add(sample.text.n_control_literals);
   }
+  sample.waiting = nullptr;
   MutexLock lock(task.mu);
-  --task.samples_left;
-  if (task.samples_left == 0 || is_fatal) task.changed.notify_all();
+  if (--task.samples_left == 0) task.changed.notify_all();
+}
+
+void Measurer::failed(Task& task, Status status) {
+  MutexLock lock(task.mu);
+  if (task.fatal.ok()) task.fatal = std::move(status);
+  task.changed.notify_all();
 }
 
 HeaderReads Measurer::headers_of(const MeasuredSample& sample) const {

@@ -82,7 +82,9 @@ class Measurer {
                     std::uint64_t object_bytes);
   Status apply_size(MeasuredImage& image, Known known, bool is_from_row) const;
   HeaderReads headers_of(const MeasuredSample& sample) const;
-  void part_done(Task& task, std::size_t index, std::int32_t image, Status status);
+  void part_done(const std::shared_ptr<Task>& task, std::size_t index, std::int32_t image, Status status);
+  void close_sample(Task& task, std::size_t index);
+  static void failed(Task& task, Status status);
   std::optional<Known> known_size(const std::string& url) const STOKER_EXCLUDES(mu_);
   void remember_size(const std::string& url, Known known) STOKER_EXCLUDES(mu_);
 

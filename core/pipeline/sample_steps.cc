@@ -11,10 +11,33 @@ namespace stoker {
 
 Result<std::shared_ptr<const qwen_vl::QwenVl>> load_model(const LoaderSettings& settings) {
   const OutputSettings& output = settings.output;
-  return qwen_vl::QwenVl::load(
-      output.model, output.profile,
-      {.engine = output.template_engine, .labels = output.labels, .make_renderer = settings.make_renderer});
+  return qwen_vl::QwenVl::load(output.model, output.profile,
+                               {.engine = output.template_engine,
+                                .labels = output.labels,
+                                .box_form = output.box_form,
+                                .make_renderer = settings.make_renderer});
 }
+
+namespace {
+
+/// A row without what only its media's reading needs: pictures may stand in it.
+std::shared_ptr<Sample> text_of(const Sample& row) {
+  auto text = std::make_shared<Sample>();
+  text->turns = row.turns;
+  text->boxes = row.boxes;
+  text->tools = row.tools;
+  for (const MediaRef& media : row.media) {
+    MediaRef& kept = text->media.emplace_back();
+    kept.kind = media.kind;
+    kept.frames.resize(media.frames.size());
+    kept.frames_per_s = media.frames_per_s;
+    kept.source_frames_per_s = media.source_frames_per_s;
+    if (media.kind == MediaKind::kVideo) kept.reference = media.reference;
+  }
+  return text;
+}
+
+}  // namespace
 
 Status read_sample(std::string_view line, const std::string& media_root, const RowOptions& rows,
                    const OutputSettings& output, const qwen_vl::QwenVl& model, MeasuredSample& sample, Sample& row,
@@ -25,8 +48,11 @@ Status read_sample(std::string_view line, const std::string& media_root, const R
     line = rewritten;
   }
   STOKER_TRY(row, parse_row(line, rows, notes));
-  if (!row.boxes.empty()) return {Reason::kMediaUnsupported, "boxes are not written by this version"};
-  STOKER_TRY(sample.text, model.encode(row, turns));
+  if (row.boxes.empty()) {
+    STOKER_TRY(sample.text, model.encode(row, turns));
+  } else {
+    sample.waiting = text_of(row);
+  }
   auto resolved = [&](const std::string& reference, MeasuredImage& picture) -> Status {
     if (is_data_url(reference)) {
       // A window of planned samples must not hold its pictures: the row is read again when they are wanted.
@@ -189,7 +215,29 @@ Status plan_clip(const qwen_vl::QwenVl& model, MeasuredClip& clip, std::string& 
   return {};
 }
 
-Status finish_measured(const OutputSettings& output, const qwen_vl::QwenVl& model, MeasuredSample& sample) {
+Status finish_text(const qwen_vl::QwenVl& model, MeasuredSample& sample, std::vector<qwen_vl::TurnRange>* turns) {
+  if (!sample.waiting) return {};
+  const std::shared_ptr<Sample> row = std::exchange(sample.waiting, nullptr);
+  std::vector<qwen_vl::BoxPicture> pictures;
+  for (const MeasuredImage& image : sample.images) {
+    if (image.prepared != image.upright) {
+      sample.bad_media = image.url;
+      return {
+          Reason::kUserCode,
+          fmt::format("user_code.picture makes {}x{} (height x width) of {}x{}, so that nobody knows where the row's "
+                      "boxes are: pictures with boxes must keep their size",
+                      image.prepared.height, image.prepared.width, image.upright.height, image.upright.width)};
+    }
+    pictures.push_back({.upright = image.upright, .target = {image.plan.height_px, image.plan.width_px}});
+  }
+  STOKER_CHECKED(model.write_boxes(pictures, *row));
+  STOKER_TRY(sample.text, model.encode(*row, turns));
+  return {};
+}
+
+Status finish_measured(const OutputSettings& output, const qwen_vl::QwenVl& model, MeasuredSample& sample,
+                       std::vector<qwen_vl::TurnRange>* turns) {
+  STOKER_CHECKED(finish_text(model, sample, turns));
   std::vector<qwen_vl::ImagePlan> plans;
   std::vector<qwen_vl::ClipPlan> clips;
   std::int64_t visual = 0;

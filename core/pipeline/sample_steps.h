@@ -25,7 +25,8 @@ namespace stoker {
 /// The model that a run's settings name, as they want it. @return As QwenVl::load.
 Result<std::shared_ptr<const qwen_vl::QwenVl>> load_model(const LoaderSettings& settings);
 
-/// A row, parsed, rendered and tokenised, with its media resolved: fills `sample.text`, `sample.images[].url`.
+/// A row, parsed, rendered and tokenised, with its media resolved: fills `sample.text`, `sample.images[].url`. The text
+/// of a row with boxes waits for the sizes of its pictures: finish_text.
 /// @param row    Gets the parsed row: its media references and sizes are needed for the next step.
 /// @param notes, turns  May be null.
 /// @return What makes the sample bad (JSON_*, ROW_*, MEDIA_*, NO_LOSS_TOKENS ...); `sample.bad_media` names the media
@@ -67,10 +68,18 @@ Status plan_measured(const OutputSettings& output, const qwen_vl::QwenVl& model,
 /// Plans a clip whose frames are all measured. @return CLIP_FRAMES, IMG_ASPECT, IMG_SIZE; `bad_media` names the frame.
 Status plan_clip(const qwen_vl::QwenVl& model, MeasuredClip& clip, std::string& bad_media);
 
-/// Once every picture is measured: plans the clips, then the sample's length; at least that, where a size is not known.
-/// With OverLong::kTruncateTurns a sample that is too long ends behind the last trained turn that fits; the media of
-/// what is cut away are forgotten. @return SEQ_TOO_LONG, and as plan_clip.
-Status finish_measured(const OutputSettings& output, const qwen_vl::QwenVl& model, MeasuredSample& sample);
+/// Renders and tokenises a row that waited, once its pictures are measured; does nothing to others. A box in a picture
+/// whose size is not known is written as zeros, so that the text is at least as long as it will be.
+/// @param turns  As in read_sample.
+/// @return BOX_PLACE; USER_CODE for a picture whose size the user's own code changes; and as QwenVl::encode.
+Status finish_text(const qwen_vl::QwenVl& model, MeasuredSample& sample,
+                   std::vector<qwen_vl::TurnRange>* turns = nullptr);
+
+/// Once every picture is measured: finishes the text, plans the clips, then the sample's length; at least that, where a
+/// size is not known. With OverLong::kTruncateTurns a sample that is too long ends behind the last trained turn that
+/// fits; the media of what is cut away are forgotten. @return SEQ_TOO_LONG, and as finish_text and plan_clip.
+Status finish_measured(const OutputSettings& output, const qwen_vl::QwenVl& model, MeasuredSample& sample,
+                       std::vector<qwen_vl::TurnRange>* turns = nullptr);
 
 /// That a picture has another size than was planned with.
 Status size_mismatch(const MeasuredImage& planned, qwen_vl::SizePx found);

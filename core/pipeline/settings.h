@@ -51,8 +51,9 @@ struct OutputSettings {
   OverLong over_long = OverLong::kDrop;
   qwen_vl::LabelRule labels;
   text::TemplateEngine template_engine = text::TemplateEngine::kAuto;
-  Profile profile = profiles().front();  ///< whose output is reproduced
-  ImageOptions image;                    ///< what the profile says, and limits
+  std::optional<qwen_vl::BoxForm> box_form;  ///< absent: the model family's
+  Profile profile = profiles().front();      ///< whose output is reproduced
+  ImageOptions image;                        ///< what the profile says, and limits
   RowSizes row_sizes = RowSizes::kTrust;
   std::shared_ptr<UserCode> user_code;  ///< null: no code but ours touches a sample
 };

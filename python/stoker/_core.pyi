@@ -302,7 +302,7 @@ class LoaderSettings:
 
     def set_output(self, *, model: str, seed: int, is_shuffled: bool, epochs: int | None, window_samples: int, tokens_per_pack: int, packs_per_step: int, reference: str, exif: str, alpha: str, grey16: str, content_tokens: str, trusts_row_sizes: bool, max_pixels: int, max_scans: int, allow_missing_eoi: bool = False, allow_truncated: bool = False) -> None: ...
 
-    def set_text(self, *, train_on: str, roles: Sequence[str], end_of_turn: str, weights: str, template_engine: str, truncates_turns: bool, make_renderer: Callable) -> None:
+    def set_text(self, *, train_on: str, roles: Sequence[str], end_of_turn: str, weights: str, box_text: str, template_engine: str, truncates_turns: bool, make_renderer: Callable) -> None:
         """
         What is trained, and who renders chat templates: `make_renderer(text, folder)` is called for those that the engine does not know.
         """

@@ -245,6 +245,7 @@ def core_settings(settings: Settings, dp_rank: int = 0, dp_size: int = 1) -> _co
         roles=list(settings.labels.roles),
         end_of_turn=settings.labels.end_of_turn,
         weights=settings.labels.weights,
+        box_text=settings.box_text,
         template_engine=settings.template,
         truncates_turns=settings.pack.over_long == "truncate_turns",
         make_renderer=make_renderer,

@@ -185,6 +185,9 @@ class Settings:
     template: Literal["auto", "native", "jinja", "check"] = "auto"
     """Who renders the chat template: the engine where it knows it, else jinja2; one of them; or both, and a difference
     ends the run."""
+    box_text: Literal["auto", "marks", "list"] = "auto"
+    """How a row's boxes and names of objects stand in the text: between ``<|box_start|>`` and its like, or as
+    ``[x1, y1, x2, y2]``; auto: as the model family was trained, marks for Qwen2-VL and list for the later ones."""
     media: Media = field(default_factory=Media)
     user_code: UserCode = field(default_factory=UserCode)
 

@@ -11,6 +11,7 @@ constexpr qwen_vl::Family kFamily{
     .processor_class = "Qwen2_5_VLProcessor",
     .has_time_in_positions = true,
     .tokens_per_second = 4,  // the class's; released checkpoints say 2
+    .box_units = qwen_vl::BoxUnits::kPixelsOfView,
     .clip_defaults = {.limits = {.min_pixels = 128 * 28 * 28, .max_pixels = 768 * 28 * 28},
                       .mean = {0.48145466, 0.4578275, 0.40821073},
                       .std = {0.26862954, 0.26130258, 0.27577711},

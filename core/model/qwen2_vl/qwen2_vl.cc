@@ -9,6 +9,7 @@ constexpr qwen_vl::Family kFamily{
     .name = "Qwen2-VL",
     .model_types = kModelTypes,
     .processor_class = "Qwen2VLProcessor",
+    .box_form = qwen_vl::BoxForm::kMarks,
     .clip_defaults = {.limits = {.min_pixels = 128 * 28 * 28, .max_pixels = 768 * 28 * 28},
                       .mean = {0.48145466, 0.4578275, 0.40821073},
                       .std = {0.26862954, 0.26130258, 0.27577711},

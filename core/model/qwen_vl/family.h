@@ -44,6 +44,17 @@ enum class ClipTokens : std::uint8_t {
   kBlockPerTime,  ///< for each temporal patch its time as text, then vision_start, pads, vision_end
 };
 
+/// What the coordinates of a box are counted in.
+enum class BoxUnits : std::uint8_t {
+  kPerMille,      ///< thousandths of the picture's sides
+  kPixelsOfView,  ///< pixels of the picture as the model sees it, after the resize
+};
+/// How a box and the name of an object are written.
+enum class BoxForm : std::uint8_t {
+  kMarks,  ///< <|box_start|>(x,y),(x,y)<|box_end|>, <|object_ref_start|>name<|object_ref_end|>
+  kList,   ///< [x, y, x, y], name: for rows that write JSON themselves
+};
+
 /// What tells the generations of Qwen-VL apart. One constant per family, in a folder of its own; see
 /// docs/model-families.md.
 struct Family {
@@ -54,7 +65,9 @@ struct Family {
   ClipBudget clip_budget = ClipBudget::kPerFrame;
   bool has_time_in_positions = false;  ///< M-RoPE's t advances by seconds inside a clip
   double tokens_per_second = 1;        ///< of those; config.json's vision_config overrides it
-  ClipConfig clip_defaults;            ///< of the class that processes clips
+  BoxUnits box_units = BoxUnits::kPerMille;
+  BoxForm box_form = BoxForm::kList;
+  ClipConfig clip_defaults;  ///< of the class that processes clips
 };
 
 }  // namespace stoker::qwen_vl

@@ -34,8 +34,7 @@ Result<std::shared_ptr<const QwenVl>> QwenVl::load(const std::filesystem::path& 
   STOKER_TRY(const FolderConfig config, load_folder_config(folder, *family));
   STOKER_TRY(auto tokenizer, text::Tokenizer::load(folder / "tokenizer.json"));
   STOKER_TRY(auto chat_template, text::ChatTemplate::load(folder, options.engine, options.make_renderer));
-  std::shared_ptr<QwenVl> model(
-      new QwenVl(*family, config, tokenizer, std::move(chat_template), profile, options.labels));
+  std::shared_ptr<QwenVl> model(new QwenVl(*family, config, tokenizer, std::move(chat_template), profile, options));
   const std::array<std::pair<const char*, std::int32_t*>, 8> wanted = {{{"<|image_pad|>", &model->image_pad_},
                                                                         {"<|video_pad|>", &model->video_pad_},
                                                                         {"<|vision_pad|>", &model->vision_pad_},
@@ -54,13 +53,14 @@ Result<std::shared_ptr<const QwenVl>> QwenVl::load(const std::filesystem::path& 
 }
 
 QwenVl::QwenVl(const Family& family, FolderConfig config, std::shared_ptr<const text::Tokenizer> tokenizer,
-               text::ChatTemplate chat_template, const Profile& profile, const LabelRule& labels)
+               text::ChatTemplate chat_template, const Profile& profile, const TextOptions& options)
     : family_(family),
       config_(config),
       tokenizer_(std::move(tokenizer)),
       template_(std::move(chat_template)),
       profile_(profile),
-      labels_(labels) {
+      labels_(options.labels),
+      box_form_(options.box_form.value_or(family.box_form)) {
   Digest digest;
   digest.add(tokenizer_->fingerprint());
   digest.add(template_.fingerprint());

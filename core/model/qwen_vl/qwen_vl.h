@@ -10,6 +10,7 @@
 #include "data/pack.h"
 #include "data/sample.h"
 #include "model/profile.h"
+#include "model/qwen_vl/box_text.h"
 #include "model/qwen_vl/clip.h"
 #include "model/qwen_vl/expand.h"
 #include "model/qwen_vl/family.h"
@@ -25,6 +26,7 @@ namespace stoker::qwen_vl {
 struct TextOptions {
   text::TemplateEngine engine = text::TemplateEngine::kAuto;
   LabelRule labels = {};
+  std::optional<BoxForm> box_form = {};          ///< absent: the family's own
   text::TurnRendererFactory make_renderer = {};  ///< for templates that are not rendered natively
 };
 
@@ -48,6 +50,11 @@ class QwenVl {
   static Result<std::shared_ptr<const QwenVl>> load(const std::filesystem::path& folder, const Profile& profile,
                                                     const TextOptions& options = {});
 
+  /// Writes the row's boxes into its texts, as write_boxes, in the family's units. @return BOX_PLACE.
+  Status write_boxes(std::span<const BoxPicture> pictures, Sample& sample) const {
+    return qwen_vl::write_boxes(family_.box_units, box_form_, pictures, sample);
+  }
+
   /// Renders, tokenises and labels. Trained of a turn: its content, tool calls included, and of its end what the rule
   /// says. The header's own line feed is not trained, unless it fused with the content's first ones into one token,
   /// which carries content.
@@ -56,7 +63,7 @@ class QwenVl {
   ///         profile does not allow that; TURN_ORDER or TEMPLATE_FAILED from the template itself; TEMPLATE_DIFFERS;
   ///         MEDIA_COUNT if the template shows another number of images or clips than the row has; MEDIA_UNSUPPORTED
   ///         for a clip that is no list of pictures; NO_LOSS_TOKENS if no trained turn has a token before its end.
-  /// @param turns  Where each rendered turn lies, for people; may be null.
+  /// @param sample  Without boxes. @param turns  Where each rendered turn lies, for people; may be null.
   Result<SampleText> encode(const Sample& sample, std::vector<TurnRange>* turns = nullptr) const;
 
   /// @param size     Upright, as the row or the header says.
@@ -95,7 +102,7 @@ class QwenVl {
 
  private:
   QwenVl(const Family& family, FolderConfig config, std::shared_ptr<const text::Tokenizer> tokenizer,
-         text::ChatTemplate chat_template, const Profile& profile, const LabelRule& labels);
+         text::ChatTemplate chat_template, const Profile& profile, const TextOptions& options);
   SampleText dummy_text(bool with_image, bool with_clip) const;
   /// The times of each clip of a sample, as the text has them. @return MEDIA_UNSUPPORTED.
   Result<std::vector<std::vector<std::string>>> clip_times(const Sample& sample) const;
@@ -108,6 +115,7 @@ class QwenVl {
   const text::ChatTemplate template_;
   const Profile profile_;
   const LabelRule labels_;
+  const BoxForm box_form_;
   std::int32_t image_pad_ = 0, video_pad_ = 0, vision_pad_ = 0, vision_start_ = 0, vision_end_ = 0, turn_end_ = 0,
                end_of_text_ = 0, line_feed_ = 0;
   std::string fingerprint_;
