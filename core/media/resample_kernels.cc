@@ -82,42 +82,54 @@ HWY_INLINE VI32 rounded_high(const Sum<kParts>& sum, int precision) {
   }
 }
 
-/// Form kWindow with the number of pairs known here: shuffles and weights of a vector of outputs stay in registers over
-/// its six dot products (three planes, two rows). Locals, because a store through a byte pointer would make the
+/// One vector of outputs: its shuffles and weights stay in registers over six dot products (three planes, two rows).
+template <size_t kPairs, bool kIsShared, size_t kParts>
+HWY_INLINE void put_outputs(const uint8_t* table, const int32_t* base, const RowPair& from, const Sum<kParts>& half,
+                            int precision, const std::array<int16_t*, 3>& to, size_t at) {
+  constexpr size_t kPairBytes = (1 + kParts) * kTableRowBytes;
+  VU8 shuffle[kPairs];
+  VI16 weights[kPairs][kParts];
+  for (size_t t = 0; t < kPairs; ++t) {
+    shuffle[t] = hn::Load(U8(), table + t * kPairBytes);
+    for (size_t i = 0; i < kParts; ++i) {
+      weights[t][i] = hn::BitCast(I16(), hn::Load(U8(), table + t * kPairBytes + (1 + i) * kTableRowBytes));
+    }
+  }
+  VI16 done[3];
+  for (size_t c = 0; c < 3; ++c) {
+    const VU8 window0 = load_windows<kIsShared>(from.rows[0][c], base);
+    const VU8 window1 = load_windows<kIsShared>(from.rows[1][c], base);
+    Sum<kParts> sum0 = half;
+    Sum<kParts> sum1 = half;
+    for (size_t t = 0; t < kPairs; ++t) {
+      add_dots<kParts>(hn::BitCast(I16(), hn::TableLookupBytesOr0(window0, shuffle[t])), weights[t], sum0);
+      add_dots<kParts>(hn::BitCast(I16(), hn::TableLookupBytesOr0(window1, shuffle[t])), weights[t], sum1);
+    }
+    done[c] = pairs_of(rounded<kParts>(sum0, precision), rounded_high<kParts>(sum1, precision));
+  }
+  for (size_t c = 0; c < 3; ++c) hn::StoreU(done[c], I16(), to[c] + at);
+}
+
+/// Form kWindow with the number of pairs known here. Locals, because a store through a byte pointer would make the
 /// compiler load them again.
 template <size_t kPairs, bool kIsShared, size_t kParts>
 void horizontal_few(const HorizontalView& view, const RowPair& rows, const std::array<int16_t*, 3>& out) {
-  constexpr size_t kPairBytes = (1 + kParts) * kTableRowBytes;
+  constexpr size_t kGroupBytes = kPairs * (1 + kParts) * kTableRowBytes;
   const HorizontalView taps = view;
   const RowPair from = rows;
   const std::array<int16_t*, 3> to = out;
   const Sum<kParts> half = half_of<kParts>(taps.precision);
   for (size_t group = 0; group < static_cast<size_t>(taps.n_groups); ++group) {
+    const bool is_fewer = kPairs > 1 && taps.is_fewer[group] != 0;
     for (size_t v = 0; v < kGroupVectors; ++v) {
-      const uint8_t* table = taps.table + group * kPairs * kPairBytes + v * kVectorBytes;
+      const uint8_t* table = taps.table + group * kGroupBytes + v * kVectorBytes;
       const int32_t* base = taps.base + group * kGroupBlocks + v * kVectorBlocks;
       const size_t at = (group * kGroupBlocks + v * kVectorBlocks) * 8;
-      VU8 shuffle[kPairs];
-      VI16 weights[kPairs][kParts];
-      for (size_t t = 0; t < kPairs; ++t) {
-        shuffle[t] = hn::Load(U8(), table + t * kPairBytes);
-        for (size_t i = 0; i < kParts; ++i) {
-          weights[t][i] = hn::BitCast(I16(), hn::Load(U8(), table + t * kPairBytes + (1 + i) * kTableRowBytes));
-        }
+      if (is_fewer) {
+        put_outputs<kPairs == 1 ? 1 : kPairs - 1, kIsShared, kParts>(table, base, from, half, taps.precision, to, at);
+      } else {
+        put_outputs<kPairs, kIsShared, kParts>(table, base, from, half, taps.precision, to, at);
       }
-      VI16 done[3];
-      for (size_t c = 0; c < 3; ++c) {
-        const VU8 window0 = load_windows<kIsShared>(from.rows[0][c], base);
-        const VU8 window1 = load_windows<kIsShared>(from.rows[1][c], base);
-        Sum<kParts> sum0 = half;
-        Sum<kParts> sum1 = half;
-        for (size_t t = 0; t < kPairs; ++t) {
-          add_dots<kParts>(hn::BitCast(I16(), hn::TableLookupBytesOr0(window0, shuffle[t])), weights[t], sum0);
-          add_dots<kParts>(hn::BitCast(I16(), hn::TableLookupBytesOr0(window1, shuffle[t])), weights[t], sum1);
-        }
-        done[c] = pairs_of(rounded<kParts>(sum0, taps.precision), rounded_high<kParts>(sum1, taps.precision));
-      }
-      for (size_t c = 0; c < 3; ++c) hn::StoreU(done[c], I16(), to[c] + at);
     }
   }
 }
@@ -254,20 +266,14 @@ void HorizontalPair(const HorizontalView& taps, const RowPair& rows, const std::
 }
 
 void ZipPair(const RowPair& rows, int n_groups, const std::array<int16_t*, 3>& out) {
-  const hn::FixedTag<uint8_t, 16> d8;
-  const hn::FixedTag<uint8_t, 8> half;
-  const hn::FixedTag<int16_t, 8> d16;
+  const I16 d;
+  const hn::Half<U8> d8;
   for (size_t c = 0; c < 3; ++c) {
-    for (size_t x = 0; x < static_cast<size_t>(n_groups) * kGroupPixels; x += 16) {
+    for (size_t x = 0; x < static_cast<size_t>(n_groups) * kGroupPixels; x += hn::Lanes(d8)) {
       const auto row0 = hn::LoadU(d8, rows.rows[0][c] + x);
       const auto row1 = hn::LoadU(d8, rows.rows[1][c] + x);
-      const auto low = hn::InterleaveLower(d8, row0, row1);
-      const auto high = hn::InterleaveUpper(d8, row0, row1);
-      int16_t* to = out[c] + 2 * x;
-      hn::StoreU(hn::PromoteTo(d16, hn::LowerHalf(half, low)), d16, to);
-      hn::StoreU(hn::PromoteTo(d16, hn::UpperHalf(half, low)), d16, to + 8);
-      hn::StoreU(hn::PromoteTo(d16, hn::LowerHalf(half, high)), d16, to + 16);
-      hn::StoreU(hn::PromoteTo(d16, hn::UpperHalf(half, high)), d16, to + 24);
+      hn::StoreU(hn::PromoteTo(d, hn::InterleaveLower(d8, row0, row1)), d, out[c] + 2 * x);
+      hn::StoreU(hn::PromoteTo(d, hn::InterleaveUpper(d8, row0, row1)), d, out[c] + 2 * x + hn::Lanes(d));
     }
   }
 }
@@ -287,20 +293,42 @@ struct TwoRows {
 #endif
 };
 
-HWY_INLINE TwoRows narrow(const GroupResults& a, const GroupResults& b) {
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
-  const VI16 first = pack_blocks(a.lane[0], a.lane[1]);
-  const VI16 second = pack_blocks(b.lane[0], b.lane[1]);
-  // Four pixels per 32-bit lane, in the order that packing by blocks left: a0 a2 b0 b2 | a1 a3 b1 b3.
+/// Puts four pixels per 32-bit lane into the order that packing by blocks left: a0 a2 b0 b2 | a1 a3 b1 b3.
+HWY_INLINE TwoRows in_order(VU8 rows) {
   const hn::FixedTag<int32_t, 8> d32;
   alignas(32) static constexpr int32_t kOrder[8] = {0, 4, 1, 5, 2, 6, 3, 7};
-  return {hn::BitCast(
-      U8(), hn::TableLookupLanes(hn::BitCast(d32, pack_blocks(first, second)), hn::SetTableIndices(d32, kOrder)))};
+  return {hn::BitCast(U8(), hn::TableLookupLanes(hn::BitCast(d32, rows), hn::SetTableIndices(d32, kOrder)))};
+}
+#endif
+
+HWY_INLINE TwoRows narrow(const GroupResults& a, const GroupResults& b) {
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+  return in_order(pack_blocks(pack_blocks(a.lane[0], a.lane[1]), pack_blocks(b.lane[0], b.lane[1])));
 #else
   const auto one = [](const GroupResults& s) HWY_ATTR {
     return pack_blocks(pack_blocks(s.lane[0], s.lane[1]), pack_blocks(s.lane[2], s.lane[3]));
   };
   return {one(a), one(b)};
+#endif
+}
+
+/// Two vectors of pairs, narrowed: in every block the first row's pixels, then the second row's.
+HWY_INLINE VU8 rows_apart(const int16_t* pairs) {
+  const I16 d;
+  alignas(16) static constexpr uint8_t kApart[16] = {0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15};
+  const VU8 packed = pack_blocks(hn::Load(d, pairs), hn::Load(d, pairs + hn::Lanes(d)));
+  return hn::TableLookupBytes(packed, hn::LoadDup128(U8(), kApart));
+}
+
+/// Both rows of a group of pairs, as they are.
+HWY_INLINE TwoRows split_group(const int16_t* pairs) {
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+  return in_order(rows_apart(pairs));
+#else
+  const VU8 left = rows_apart(pairs);
+  const VU8 right = rows_apart(pairs + kGroupPixels);
+  return {hn::ConcatLowerLower(U8(), right, left), hn::ConcatUpperUpper(U8(), right, left)};
 #endif
 }
 
@@ -327,7 +355,7 @@ class ToRows {
   const uint32_t* offsets_;
 };
 
-constexpr size_t kTileGroups = 32;
+constexpr size_t kTileGroups = 48;
 constexpr size_t kTwoRowBytes = 2 * kGroupPixels;
 
 HWY_INLINE void store_two_rows(const TwoRows& rows, uint8_t* to) {
@@ -378,45 +406,60 @@ class ToLines {
   const uint32_t* offsets_;
 };
 
-/// Few pairs, their number known here; weights and pointers in locals for the reason given at horizontal_few.
-template <size_t kPairs, size_t kParts, class To>
-void vertical_few(const VerticalView& taps, size_t begin, size_t end, const To sink) {
-  const To to = sink;
-  const int precision = taps.precision;
-  const int16_t* from[2][kPairs];
-  VI16 weights[2][kPairs][kParts];
-  for (size_t row = 0; row < 2; ++row) {
-    for (size_t t = 0; t < kPairs; ++t) {
-      from[row][t] = taps.pairs[row][t];
-      for (size_t i = 0; i < kParts; ++i) {
-        weights[row][t][i] = hn::BitCast(I16(), hn::Set(I32(), taps.weights[row][t * kParts + i]));
-      }
+/// What one output row takes from few pairs.
+template <size_t kPairs, size_t kParts>
+struct RowTaps {
+  const int16_t* from[kPairs];
+  VI16 weights[kPairs][kParts];
+};
+
+template <size_t kPairs, size_t kParts>
+HWY_INLINE RowTaps<kPairs, kParts> row_taps(const VerticalView& view, size_t row) {
+  RowTaps<kPairs, kParts> taps;
+  for (size_t t = 0; t < kPairs; ++t) {
+    taps.from[t] = view.pairs[row][t];
+    for (size_t i = 0; i < kParts; ++i) {
+      taps.weights[t][i] = hn::BitCast(I16(), hn::Set(I32(), view.weights[row][t * kParts + i]));
     }
   }
+  return taps;
+}
+
+template <size_t kPairs, size_t kParts>
+HWY_INLINE GroupResults group_results(const RowTaps<kPairs, kParts>& taps, size_t group, const Sum<kParts>& half,
+                                      int precision) {
+  GroupResults results;
+  for (size_t v = 0; v < kGroupVectors; ++v) {
+    Sum<kParts> sum = half;
+    for (size_t t = 0; t < kPairs; ++t) {
+      add_dots<kParts>(hn::Load(I16(), taps.from[t] + group * kGroupPixels * 2 + v * hn::Lanes(I16())), taps.weights[t],
+                       sum);
+    }
+    results.lane[v] = rounded<kParts>(sum, precision);
+  }
+  return results;
+}
+
+/// Few pairs, their numbers known here; weights and pointers in locals for the reason given at horizontal_few.
+template <size_t kPairs0, size_t kPairs1, size_t kParts, class To>
+void vertical_few(const VerticalView& view, size_t begin, size_t end, const To sink) {
+  const To to = sink;
+  const int precision = view.precision;
+  const RowTaps<kPairs0, kParts> taps0 = row_taps<kPairs0, kParts>(view, 0);
+  const RowTaps<kPairs1, kParts> taps1 = row_taps<kPairs1, kParts>(view, 1);
   const Sum<kParts> half = half_of<kParts>(precision);
   for (size_t group = begin; group < end; ++group) {
-    GroupResults results[2];
-    for (size_t row = 0; row < 2; ++row) {
-      for (size_t v = 0; v < kGroupVectors; ++v) {
-        Sum<kParts> sum = half;
-        for (size_t t = 0; t < kPairs; ++t) {
-          add_dots<kParts>(hn::Load(I16(), from[row][t] + group * kGroupPixels * 2 + v * hn::Lanes(I16())),
-                           weights[row][t], sum);
-        }
-        results[row].lane[v] = rounded<kParts>(sum, precision);
-      }
-    }
-    to.put(group, narrow(results[0], results[1]));
+    to.put(group, narrow(group_results(taps0, group, half, precision), group_results(taps1, group, half, precision)));
   }
 }
 
 template <size_t kParts, class To>
 void vertical_many(const VerticalView& taps, size_t begin, size_t end, const To to) {
-  const auto n_pairs = static_cast<size_t>(taps.n_pairs);
   const Sum<kParts> half = half_of<kParts>(taps.precision);
   for (size_t group = begin; group < end; ++group) {
     GroupResults results[2];
     for (size_t row = 0; row < 2; ++row) {
+      const auto n_pairs = static_cast<size_t>(taps.n_pairs[row]);
       Sum<kParts> sums[kGroupVectors];
       for (size_t v = 0; v < kGroupVectors; ++v) sums[v] = half;
       for (size_t t = 0; t < n_pairs; ++t) {
@@ -435,17 +478,26 @@ void vertical_many(const VerticalView& taps, size_t begin, size_t end, const To 
   }
 }
 
+template <class To>
+void split_rows(const VerticalView& view, size_t begin, size_t end, const To sink) {
+  const To to = sink;
+  const int16_t* const pairs = view.pairs[0][0];
+  for (size_t group = begin; group < end; ++group) to.put(group, split_group(pairs + group * kGroupPixels * 2));
+}
+
+/// Neighbouring rows often take two and three pairs, four taps beginning at an even or at an odd row.
 template <size_t kParts, class To>
 void vertical_parts(const VerticalView& taps, size_t begin, size_t end, const To to) {
-  switch (taps.n_pairs) {
+  const auto [first, second] = taps.n_pairs;
+  switch (first > second ? first : second) {
     case 1:
-      return vertical_few<1, kParts>(taps, begin, end, to);
+      return vertical_few<1, 1, kParts>(taps, begin, end, to);
     case 2:
-      return vertical_few<2, kParts>(taps, begin, end, to);
+      return vertical_few<2, 2, kParts>(taps, begin, end, to);
     case 3:
-      return vertical_few<3, kParts>(taps, begin, end, to);
-    case 4:
-      return vertical_few<4, kParts>(taps, begin, end, to);
+      if (first < 3) return vertical_few<2, 3, kParts>(taps, begin, end, to);
+      if (second < 3) return vertical_few<3, 2, kParts>(taps, begin, end, to);
+      return vertical_few<3, 3, kParts>(taps, begin, end, to);
     default:
       return vertical_many<kParts>(taps, begin, end, to);
   }
@@ -453,6 +505,7 @@ void vertical_parts(const VerticalView& taps, size_t begin, size_t end, const To
 
 template <class To>
 void vertical_two(const VerticalView& taps, size_t begin, size_t end, const To to) {
+  if (taps.n_pairs[0] == 0) return split_rows(taps, begin, end, to);
   if (taps.n_parts == 1) return vertical_parts<1>(taps, begin, end, to);
   return vertical_parts<2>(taps, begin, end, to);
 }

@@ -31,6 +31,8 @@ struct HorizontalView {
   /// source byte, zero per output), counted from the window; then the parts of the weights as int16 pairs. kDot:
   /// (n_groups * 16, n_parts, n_pairs * 2) int16 weights, padded with zeros to a multiple of 16 taps.
   const std::uint8_t* table;
+  /// kWindow, kWide with one window: whether all outputs of a group do with n_pairs - 1, (n_groups).
+  const std::uint8_t* is_fewer;
   /// Source offset of each block's first window, (n_groups, 4); kWide: of each group's, (n_groups); kDot: of each
   /// output's taps, (n_groups * 16).
   const std::int32_t* base;
@@ -46,10 +48,12 @@ void zip_pair(const RowPair& rows, int n_groups, const std::array<std::int16_t*,
 /// Two output rows of one plane from row pairs.
 struct VerticalView {
   int n_groups;
-  int n_pairs;
+  /// Per output row; pointers and weights are there for the larger of them. {0, 0}: the output rows are those of the
+  /// pair pairs[0][0] as they are.
+  std::array<int, 2> n_pairs;
   int n_parts;  ///< of a weight, see AxisTaps
   int precision;
-  std::array<const std::int16_t* const*, 2> pairs;  ///< per output row, (n_pairs) pointers to rows of pairs
+  std::array<const std::int16_t* const*, 2> pairs;  ///< per output row, pointers to rows of pairs
   std::array<const std::int32_t*, 2> weights;       ///< per output row, (n_pairs, n_parts): two int16 in one word
   const std::uint32_t* group_offset;                ///< (n_groups): where 16 pixels of a row go
 };

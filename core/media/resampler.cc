@@ -17,9 +17,6 @@ constexpr int kMaxWindowPairs = 3;  // of form kSlidingWindow
 constexpr int kStepRows = 4;
 constexpr std::size_t kOutputBytes = 4;     // in each row of a table: two int16 taps
 constexpr std::size_t kTableRowBytes = 64;  // of a group: its shuffles, and each part of its weights
-// An output that copies one row of a pair: precision, and weights for the first and for the second row.
-constexpr int kCopyBits = 14;
-constexpr std::array<std::int32_t, 2> kCopyWeights = {1 << kCopyBits, 1 << (16 + kCopyBits)};
 
 int groups_of(int width) { return (width + kGroupPixels - 1) / kGroupPixels; }
 
@@ -127,8 +124,15 @@ void Resampler::make_windows(int n_outputs, int n_pairs) {
       }
     }
   }
+  auto* is_fewer = fewer_memory_.get<std::uint8_t>(n_groups);
+  for (int begin = 0; begin < job_.width; begin += kGroupPixels) {
+    const auto count = across_.count.begin();
+    const int most = *std::max_element(count + begin, count + std::min(begin + kGroupPixels, job_.width));
+    is_fewer[begin / kGroupPixels] = most <= 2 * (n_pairs - 1);
+  }
   horizontal_.table = table;
   horizontal_.base = base;
+  horizontal_.is_fewer = is_fewer;
 }
 
 void Resampler::make_dots() {
@@ -222,7 +226,7 @@ Status Resampler::take(int first, const RowPair& pair) {
     copy_rows(first, pair);
     return {};
   }
-  const int at = first / 2;
+  const int at = first / 2 % ring_pairs_;
   const std::array<std::int16_t*, 3> to = {ring_row(at, 0), ring_row(at, 1), ring_row(at, 2)};
   if (across_.is_identity || is_down_first_) {
     zip_pair(pair, vertical_groups_, to);
@@ -254,14 +258,19 @@ VerticalView Resampler::view_of(int y0, int y1, int c, std::size_t slot) {
   const std::size_t row_words = static_cast<std::size_t>(vertical_stride_) * static_cast<std::size_t>(down_.n_parts);
   VerticalView view{};
   view.n_groups = vertical_groups_;
-  view.n_pairs = std::max(n_pairs_[y[0]], n_pairs_[y[1]]);
+  view.n_pairs = {n_pairs_[y[0]], n_pairs_[y[1]]};
+  const int n_pairs = std::max(view.n_pairs[0], view.n_pairs[1]);
   view.n_parts = down_.n_parts;
   view.precision = down_.precision;
   view.group_offset = is_down_first_ ? strip_offsets_.data() : target_->group_offsets();
   for (std::size_t i = 0; i < 2; ++i) {
     view.weights[i] = pair_weights_ + y[i] * row_words;
     auto& pointers = pair_pointers_[slot + i];
-    for (int t = 0; t < view.n_pairs; ++t) pointers[static_cast<std::size_t>(t)] = ring_row(first_pair_[y[i]] + t, c);
+    int pair = first_pair_[y[i]] % ring_pairs_;
+    for (int t = 0; t < n_pairs; ++t) {
+      pointers[static_cast<std::size_t>(t)] = ring_row(pair, c);
+      if (++pair == ring_pairs_) pair = 0;
+    }
     view.pairs[i] = pointers.data();
   }
   return view;
@@ -301,7 +310,7 @@ void Resampler::emit_down_first(int step) {
   put_pairs(begin, end);
 }
 
-/// Splits the finished pairs into the target's rows: a vertical pass that copies.
+/// Splits the finished pairs into the target's rows.
 void Resampler::put_pairs(int begin, int end) {
   const bool has_lines = target_->has_lines() && end - begin == kStepRows;
   for (int c = 0; c < 3; ++c) {
@@ -311,11 +320,7 @@ void Resampler::put_pairs(int begin, int end) {
       pairs[i] = finished_ + (i * 3 + static_cast<std::size_t>(c)) * finished_stride_;
       VerticalView& view = views[i];
       view.n_groups = n_groups_;
-      view.n_pairs = 1;
-      view.n_parts = 1;
-      view.precision = kCopyBits;
-      view.pairs = {&pairs[i], &pairs[i]};
-      view.weights = {&kCopyWeights[0], &kCopyWeights[1]};
+      view.pairs[0] = &pairs[i];
       view.group_offset = target_->group_offsets();
     }
     if (has_lines) {

@@ -76,8 +76,8 @@ class Resampler final : public RowSink {
   bool is_copy() const { return across_.is_identity && job_.source_height == job_.height; }
   void copy_rows(int first, const RowPair& pair);
   void copy_lines(int first, const RowPair& pair);
-  std::int16_t* ring_row(int pair, int c) {
-    return ring_ + (static_cast<std::size_t>(pair % ring_pairs_) * 3 + static_cast<std::size_t>(c)) * ring_stride_;
+  std::int16_t* ring_row(int slot, int c) {
+    return ring_ + (static_cast<std::size_t>(slot) * 3 + static_cast<std::size_t>(c)) * ring_stride_;
   }
   std::uint8_t* strip_row(int i, int c) {
     return strip_ + (static_cast<std::size_t>(i) * 3 + static_cast<std::size_t>(c)) * strip_stride_;
@@ -92,6 +92,7 @@ class Resampler final : public RowSink {
   HorizontalView horizontal_{};
   Scratch table_memory_;
   Scratch base_memory_;
+  Scratch fewer_memory_;
 
   // vertical: per output row its first pair, and (height, stride, parts) weights of pairs
   int vertical_stride_ = 0;

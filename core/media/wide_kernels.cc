@@ -67,53 +67,71 @@ HWY_INLINE __m512i joined(const Sum<kParts>& sum) {
   }
 }
 
-/// Weights of one pair of taps in a table: its shuffles, then each part.
+/// Six rows at once (three planes of two rows), so that a group's shuffles and weights are loaded once.
+struct SixRows {
+  const std::uint8_t* from[6];
+  std::int16_t* to[3];
+};
+
+/// Adds the pairs of taps whose table begins at `table` to the sums, from the windows at `x`.
 template <std::size_t kParts>
-HWY_INLINE void load_weights(const std::uint8_t* table, __m512i (&weights)[kParts]) {
-  for (std::size_t i = 0; i < kParts; ++i) weights[i] = load(table + (1 + i) * kVectorBytes);
+HWY_INLINE void add_window(const std::uint8_t* table, std::size_t n_pairs, const SixRows& rows, std::size_t x,
+                           Sum<kParts> (&sums)[6]) {
+  __m512i window[6];
+  for (std::size_t i = 0; i < 6; ++i) window[i] = load(rows.from[i] + x);
+  for (std::size_t t = 0; t < n_pairs; ++t, table += (1 + kParts) * kVectorBytes) {
+    const __m512i shuffle = load(table);
+    __m512i weights[kParts];
+    for (std::size_t i = 0; i < kParts; ++i) weights[i] = load(table + (1 + i) * kVectorBytes);
+    for (std::size_t i = 0; i < 6; ++i) {
+      add_dots<kParts>(_mm512_maskz_permutexvar_epi8(kEvenBytes, shuffle, window[i]), weights, sums[i]);
+    }
+  }
 }
 
-/// Six rows at once (three planes of two rows), so that a group's shuffles and weights are loaded once.
+template <std::size_t kParts>
+HWY_INLINE void put_group(const Sum<kParts> (&sums)[6], __m512i shift, const SixRows& rows, std::size_t group) {
+  for (std::size_t c = 0; c < 3; ++c) {
+    const __m512i row0 = _mm512_srav_epi32(joined<kParts>(sums[2 * c]), shift);
+    const __m512i row1 = _mm512_slli_epi32(_mm512_srav_epi32(joined<kParts>(sums[2 * c + 1]), shift), 16);
+    const __m512i both = _mm512_mask_mov_epi16(row0, kOddWords, row1);
+    const __m512i clipped = _mm512_min_epi16(_mm512_max_epi16(both, _mm512_setzero_si512()), _mm512_set1_epi16(255));
+    store(clipped, rows.to[c] + group * kPairInts);
+  }
+}
+
 /// @tparam kPairs  Pairs of taps, all in one window; 0: any number, any number of windows.
 template <std::size_t kPairs, std::size_t kParts>
 void horizontal_groups(const HorizontalView& view, const RowPair& rows, const std::array<std::int16_t*, 3>& out) {
   constexpr std::size_t kPairBytes = (1 + kParts) * kVectorBytes;
   // Locals, because a store through a byte pointer would make the compiler load them again.
-  const auto n_groups = static_cast<std::size_t>(view.n_groups);
-  const auto n_pairs = kPairs > 0 ? kPairs : static_cast<std::size_t>(view.n_pairs);
-  const auto window_pairs = kPairs > 0 ? kPairs : static_cast<std::size_t>(view.window_pairs);
-  const std::uint8_t* const from[6] = {rows.rows[0][0], rows.rows[1][0], rows.rows[0][1],
-                                       rows.rows[1][1], rows.rows[0][2], rows.rows[1][2]};
-  std::int16_t* const to[3] = {out[0], out[1], out[2]};
-  const std::int32_t* const base = view.base;
-  const std::uint8_t* table = view.table;
-  const Sum<kParts> half = half_of<kParts>(view.precision);
-  const __m512i shift = _mm512_set1_epi32(view.precision);
-  const __m512i largest = _mm512_set1_epi16(255);
-  for (std::size_t group = 0; group < n_groups; ++group) {
+  const HorizontalView taps = view;
+  const SixRows six = {
+      {rows.rows[0][0], rows.rows[1][0], rows.rows[0][1], rows.rows[1][1], rows.rows[0][2], rows.rows[1][2]},
+      {out[0], out[1], out[2]}};
+  const auto n_pairs = static_cast<std::size_t>(taps.n_pairs);
+  const auto window_pairs = static_cast<std::size_t>(taps.window_pairs);
+  const Sum<kParts> half = half_of<kParts>(taps.precision);
+  const __m512i shift = _mm512_set1_epi32(taps.precision);
+  for (std::size_t group = 0; group < static_cast<std::size_t>(taps.n_groups); ++group) {
+    const auto x = static_cast<std::size_t>(taps.base[group]);
     Sum<kParts> sums[6];
     for (std::size_t i = 0; i < 6; ++i) sums[i] = half;
-    std::size_t x = static_cast<std::size_t>(base[group]);
-    for (std::size_t begin = 0; begin < n_pairs; begin += window_pairs) {
-      __m512i window[6];
-      for (std::size_t i = 0; i < 6; ++i) window[i] = load(from[i] + x);
-      const std::size_t end = begin + window_pairs < n_pairs ? begin + window_pairs : n_pairs;
-      for (std::size_t t = begin; t < end; ++t, table += kPairBytes) {
-        const __m512i shuffle = load(table);
-        __m512i weights[kParts];
-        load_weights<kParts>(table, weights);
-        for (std::size_t i = 0; i < 6; ++i) {
-          add_dots<kParts>(_mm512_maskz_permutexvar_epi8(kEvenBytes, shuffle, window[i]), weights, sums[i]);
-        }
+    if constexpr (kPairs > 0) {
+      const std::uint8_t* table = taps.table + group * kPairs * kPairBytes;
+      if (kPairs > 1 && taps.is_fewer[group] != 0) {
+        add_window<kParts>(table, kPairs - 1, six, x, sums);
+      } else {
+        add_window<kParts>(table, kPairs, six, x, sums);
       }
-      x += 2 * window_pairs;
+    } else {
+      const std::uint8_t* table = taps.table + group * n_pairs * kPairBytes;
+      for (std::size_t t = 0; t < n_pairs; t += window_pairs) {
+        const std::size_t n = n_pairs - t < window_pairs ? n_pairs - t : window_pairs;
+        add_window<kParts>(table + t * kPairBytes, n, six, x + 2 * t, sums);
+      }
     }
-    for (std::size_t c = 0; c < 3; ++c) {
-      const __m512i row0 = _mm512_srav_epi32(joined<kParts>(sums[2 * c]), shift);
-      const __m512i row1 = _mm512_slli_epi32(_mm512_srav_epi32(joined<kParts>(sums[2 * c + 1]), shift), 16);
-      const __m512i both = _mm512_mask_mov_epi16(row0, kOddWords, row1);
-      store(_mm512_min_epi16(_mm512_max_epi16(both, _mm512_setzero_si512()), largest), to[c] + group * kPairInts);
-    }
+    put_group<kParts>(sums, shift, six, group);
   }
 }
 
@@ -183,30 +201,42 @@ class ToRows {
   const std::uint32_t* offsets_;
 };
 
-template <std::size_t kPairs, std::size_t kParts, class To>
-void vertical_few(const VerticalView& taps, std::size_t begin, std::size_t end, const To sink) {
-  const To to = sink;
-  const std::int16_t* from[2][kPairs];
-  __m512i weights[2][kPairs][kParts];
-  for (std::size_t row = 0; row < 2; ++row) {
-    for (std::size_t t = 0; t < kPairs; ++t) {
-      from[row][t] = taps.pairs[row][t];
-      for (std::size_t i = 0; i < kParts; ++i)
-        weights[row][t][i] = _mm512_set1_epi32(taps.weights[row][t * kParts + i]);
-    }
+/// What one output row takes from few pairs.
+template <std::size_t kPairs, std::size_t kParts>
+struct RowTaps {
+  const std::int16_t* from[kPairs];
+  __m512i weights[kPairs][kParts];
+};
+
+template <std::size_t kPairs, std::size_t kParts>
+HWY_INLINE RowTaps<kPairs, kParts> row_taps(const VerticalView& view, std::size_t row) {
+  RowTaps<kPairs, kParts> taps;
+  for (std::size_t t = 0; t < kPairs; ++t) {
+    taps.from[t] = view.pairs[row][t];
+    for (std::size_t i = 0; i < kParts; ++i) taps.weights[t][i] = _mm512_set1_epi32(view.weights[row][t * kParts + i]);
   }
-  const Sum<kParts> half = half_of<kParts>(taps.precision);
-  const __m512i shift = _mm512_set1_epi32(taps.precision);
+  return taps;
+}
+
+template <std::size_t kPairs, std::size_t kParts>
+HWY_INLINE __m512i group_results(const RowTaps<kPairs, kParts>& taps, std::size_t group, const Sum<kParts>& half,
+                                 __m512i shift) {
+  Sum<kParts> sum = half;
+  for (std::size_t t = 0; t < kPairs; ++t) {
+    add_dots<kParts>(_mm512_load_si512(taps.from[t] + group * kPairInts), taps.weights[t], sum);
+  }
+  return _mm512_srav_epi32(joined<kParts>(sum), shift);
+}
+
+template <std::size_t kPairs0, std::size_t kPairs1, std::size_t kParts, class To>
+void vertical_few(const VerticalView& view, std::size_t begin, std::size_t end, const To sink) {
+  const To to = sink;
+  const RowTaps<kPairs0, kParts> taps0 = row_taps<kPairs0, kParts>(view, 0);
+  const RowTaps<kPairs1, kParts> taps1 = row_taps<kPairs1, kParts>(view, 1);
+  const Sum<kParts> half = half_of<kParts>(view.precision);
+  const __m512i shift = _mm512_set1_epi32(view.precision);
   for (std::size_t group = begin; group < end; ++group) {
-    __m512i results[2];
-    for (std::size_t row = 0; row < 2; ++row) {
-      Sum<kParts> sum = half;
-      for (std::size_t t = 0; t < kPairs; ++t) {
-        add_dots<kParts>(_mm512_load_si512(from[row][t] + group * kPairInts), weights[row][t], sum);
-      }
-      results[row] = _mm512_srav_epi32(joined<kParts>(sum), shift);
-    }
-    to.put(group, two_rows(results[0], results[1]));
+    to.put(group, two_rows(group_results(taps0, group, half, shift), group_results(taps1, group, half, shift)));
   }
 }
 
@@ -214,13 +244,13 @@ void vertical_few(const VerticalView& taps, std::size_t begin, std::size_t end, 
 template <std::size_t kParts, class To>
 void vertical_many(const VerticalView& taps, std::size_t begin, std::size_t end, const To to) {
   constexpr std::size_t kGroups = 4;
-  const auto n_pairs = static_cast<std::size_t>(taps.n_pairs);
   const Sum<kParts> half = half_of<kParts>(taps.precision);
   const __m512i shift = _mm512_set1_epi32(taps.precision);
   for (std::size_t group = begin; group < end; group += kGroups) {
     const std::size_t n = end - group < kGroups ? end - group : kGroups;
     __m512i results[2][kGroups];
     for (std::size_t row = 0; row < 2; ++row) {
+      const auto n_pairs = static_cast<std::size_t>(taps.n_pairs[row]);
       Sum<kParts> sums[kGroups] = {half, half, half, half};
       for (std::size_t t = 0; t < n_pairs; ++t) {
         __m512i weights[kParts];
@@ -240,22 +270,38 @@ void vertical_many(const VerticalView& taps, std::size_t begin, std::size_t end,
   }
 }
 
+/// Neighbouring rows often take two and three pairs, four taps beginning at an even or at an odd row.
 template <std::size_t kParts, class To>
 void vertical_parts(const VerticalView& taps, std::size_t begin, std::size_t end, const To to) {
-  switch (taps.n_pairs) {
+  const auto [first, second] = taps.n_pairs;
+  switch (first > second ? first : second) {
     case 1:
-      return vertical_few<1, kParts>(taps, begin, end, to);
+      return vertical_few<1, 1, kParts>(taps, begin, end, to);
     case 2:
-      return vertical_few<2, kParts>(taps, begin, end, to);
+      return vertical_few<2, 2, kParts>(taps, begin, end, to);
     case 3:
-      return vertical_few<3, kParts>(taps, begin, end, to);
+      if (first < 3) return vertical_few<2, 3, kParts>(taps, begin, end, to);
+      if (second < 3) return vertical_few<3, 2, kParts>(taps, begin, end, to);
+      return vertical_few<3, 3, kParts>(taps, begin, end, to);
     default:
       return vertical_many<kParts>(taps, begin, end, to);
   }
 }
 
+/// Both rows of a pair, as they are.
+template <class To>
+void split_rows(const VerticalView& view, std::size_t begin, std::size_t end, const To sink) {
+  const To to = sink;
+  const std::int16_t* const pairs = view.pairs[0][0];
+  const __m512i apart = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
+  for (std::size_t group = begin; group < end; ++group) {
+    to.put(group, _mm512_shuffle_epi8(_mm512_load_si512(pairs + group * kPairInts), apart));
+  }
+}
+
 template <class To>
 void vertical_two(const VerticalView& taps, std::size_t begin, std::size_t end, const To to) {
+  if (taps.n_pairs[0] == 0) return split_rows(taps, begin, end, to);
   if (taps.n_parts == 1) return vertical_parts<1>(taps, begin, end, to);
   return vertical_parts<2>(taps, begin, end, to);
 }
@@ -380,7 +426,7 @@ void wide_vertical_rows(const VerticalView& taps, const std::array<std::uint8_t*
 }
 
 void wide_vertical_quad(const VerticalView& upper, const VerticalView& lower, std::uint8_t* out) {
-  constexpr std::size_t kTileGroups = 32;
+  constexpr std::size_t kTileGroups = 48;
   __m512i tile[kTileGroups];
   const auto n_groups = static_cast<std::size_t>(upper.n_groups);
   for (std::size_t begin = 0; begin < n_groups; begin += kTileGroups) {
