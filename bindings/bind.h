@@ -2,6 +2,8 @@
 
 #include <nanobind/nanobind.h>
 
+#include <string_view>
+
 #include "base/result.h"
 
 namespace stoker {
@@ -19,6 +21,9 @@ T value_or_throw(Result<T> result) {
 inline void check_or_throw(const Status& status) {
   if (!status.ok()) throw_status(status);
 }
+
+/// UTF-8 text that ends without a zero byte.
+inline nanobind::str str_of(std::string_view text) { return nanobind::str(text.data(), text.size()); }
 
 void bind_status(nanobind::module_& m);
 void bind_text(nanobind::module_& m);

@@ -6,17 +6,18 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "array_of.h"
 #include "bind.h"
 #include "engine/checker.h"
 #include "engine/inspector.h"
 #include "interruptible.h"
 #include "row_dict.h"
+#include "text/chat_template.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -24,38 +25,14 @@ using namespace nb::literals;
 namespace stoker {
 namespace {
 
-template <typename T>
-nb::object array_of(std::vector<T>&& values, std::initializer_list<std::size_t> shape) {
-  auto held = std::make_unique<std::vector<T>>(std::move(values));
-  T* const data = held->data();
-  const nb::capsule owner(held.release(), [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
-  return nb::ndarray<nb::numpy, T>(data, shape, owner).cast();
-}
-
 /// Paths and messages may quote bytes that are no UTF-8.
 nb::object text_or_bytes(const std::string& text) {
   return nb::steal(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "surrogateescape"));
 }
 
-const char* name_of_role(Role role) {
-  switch (role) {
-    case Role::kSystem:
-      return "system";
-    case Role::kUser:
-      return "user";
-    case Role::kAssistant:
-      return "assistant";
-    case Role::kTool:
-      return "tool";
-    case Role::kDeveloper:
-      break;
-  }
-  return "developer";
-}
-
 nb::object bad_of(const Status& bad, const std::string& media) {
   if (bad.ok()) return nb::none();
-  return nb::make_tuple(nb::str(std::string(name_of(bad.reason())).c_str()), text_or_bytes(bad.message()),
+  return nb::make_tuple(str_of(name_of(bad.reason())), text_or_bytes(bad.message()),
                         media.empty() ? nb::none() : text_or_bytes(media));
 }
 
@@ -128,14 +105,14 @@ nb::dict prepared_dict(Prepared prepared, const qwen_vl::ProcessorConfig& config
   out["input_ids"] = array_of(std::move(prepared.input_ids), {n});
   out["labels"] = array_of(std::move(prepared.labels), {n});
   out["loss_weights"] =
-      prepared.loss_weights.empty() ? nb::object(nb::none()) : array_of(std::move(prepared.loss_weights), {n});
+      prepared.loss_weights.empty() ? nb::object(nb::none()) : array_of(std::move(prepared.loss_weights), {n}).cast();
   out["position_ids"] = array_of(std::move(prepared.position_ids), {4, n});
   out["image_patches"] = prepared.image_patches.empty()
                              ? nb::object(nb::none())
-                             : array_of(std::move(prepared.image_patches), {n_patches, 3, p, p});
+                             : array_of(std::move(prepared.image_patches), {n_patches, 3, p, p}).cast();
   out["video_patches"] = prepared.video_patches.empty()
                              ? nb::object(nb::none())
-                             : array_of(std::move(prepared.video_patches), {n_video_patches, 3, t, p, p});
+                             : array_of(std::move(prepared.video_patches), {n_video_patches, 3, t, p, p}).cast();
   nb::list images, clips;
   for (const PreparedPicture& each : prepared.images) images.append(image_dict(each));
   for (const PreparedClip& each : prepared.clips) clips.append(clip_dict(each));
@@ -143,7 +120,7 @@ nb::dict prepared_dict(Prepared prepared, const qwen_vl::ProcessorConfig& config
   out["clips"] = clips;
   nb::list turns;
   for (const PreparedTurn& turn : prepared.turns) {
-    turns.append(nb::make_tuple(turn.role ? nb::object(nb::str(name_of_role(*turn.role))) : nb::object(nb::none()),
+    turns.append(nb::make_tuple(turn.role ? nb::object(str_of(text::name_of(*turn.role))) : nb::object(nb::none()),
                                 turn.is_assistant, turn.tokens.begin, turn.tokens.end));
   }
   out["turns"] = turns;
@@ -168,7 +145,7 @@ nb::dict histogram_dict(const LogHistogram& h) {
 
 nb::dict counts_dict(const std::map<Reason, std::uint64_t>& counts) {
   nb::dict out;
-  for (const auto& [reason, n] : counts) out[nb::str(std::string(name_of(reason)).c_str())] = n;
+  for (const auto& [reason, n] : counts) out[str_of(name_of(reason))] = n;
   return out;
 }
 
@@ -190,11 +167,11 @@ nb::dict check_dict(const CheckReport& r) {
       d["message"] = text_or_bytes(row.message);
       list.append(d);
     }
-    examples[nb::str(std::string(name_of(reason)).c_str())] = list;
+    examples[str_of(name_of(reason))] = list;
   }
   out["examples"] = examples;
   nb::dict shapes;
-  for (const auto& [shape, n] : r.shapes) shapes[nb::str(shape.c_str())] = n;
+  for (const auto& [shape, n] : r.shapes) shapes[str_of(shape)] = n;
   out["shapes"] = shapes;
   nb::dict media;
   media["mentions"] = r.n_media;

@@ -287,7 +287,7 @@ nb::dict report_dict(const LoaderReport& r) {
   d["bytes"] = r.bytes;
   d["fill"] = r.fill;
   nb::dict bad;
-  for (const auto& [reason, n] : r.bad) bad[nb::str(std::string(name_of(reason)).c_str())] = n;
+  for (const auto& [reason, n] : r.bad) bad[str_of(name_of(reason))] = n;
   d["bad_samples"] = bad;
   if (r.user_code) {
     nb::dict user_code;

@@ -10,6 +10,7 @@
 #include "manifest/json_text.h"
 #include "manifest/row.h"
 #include "row_dict.h"
+#include "text/chat_template.h"
 
 namespace nb = nanobind;
 
@@ -17,22 +18,6 @@ namespace stoker {
 namespace {
 
 std::string_view view(const nb::bytes& bytes) { return {bytes.c_str(), bytes.size()}; }
-
-const char* name_of(Role role) {
-  switch (role) {
-    case Role::kSystem:
-      return "system";
-    case Role::kUser:
-      return "user";
-    case Role::kAssistant:
-      return "assistant";
-    case Role::kDeveloper:
-      return "developer";
-    case Role::kTool:
-      break;
-  }
-  return "tool";
-}
 
 nb::dict part_to_dict(const Part& part) {
   nb::dict entry;
@@ -64,7 +49,7 @@ nb::dict turn_to_dict(const Turn& turn) {
     calls.append(entry);
   }
   nb::dict out;
-  out["role"] = name_of(turn.role);
+  out["role"] = str_of(text::name_of(turn.role));
   out["has_content"] = turn.has_content;
   out["parts"] = parts;
   out["tool_calls"] = calls;
@@ -124,7 +109,7 @@ nb::dict row_dict(const Sample& sample, const RowNotes& notes) {
   out["id"] = notes.id;
   out["text_replaced"] = notes.text_replaced;
   const std::string_view shape = name_of(notes.row_shape);
-  out["row_shape"] = nb::str(shape.data(), shape.size());
+  out["row_shape"] = str_of(shape);
   return out;
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "array_of.h"
 #include "bind.h"
 #include "media/image.h"
 
@@ -68,15 +69,6 @@ RgbImage image_of(const Pixels& pixels) {
   return image;
 }
 
-Array array_of(RgbImage image) {
-  auto held = std::make_unique<RgbImage>(std::move(image));
-  const auto height = static_cast<std::size_t>(held->height_px);
-  const auto width = static_cast<std::size_t>(held->width_px);
-  std::uint8_t* data = held->pixels.data();
-  const nb::capsule owner(held.release(), [](void* p) noexcept { delete static_cast<RgbImage*>(p); });
-  return Array(data, {height, width, 3}, owner);
-}
-
 /// At a multiple of 64, as in a pack's block.
 Array empty_patches(const PatchGeometry& to) {
   constexpr std::align_val_t kAlign{64};
@@ -100,7 +92,7 @@ nb::dict dict_of(const Probe& probe) {
   if (!probe.is_complete()) out["need"] = nb::make_tuple(probe.need_begin, probe.need_end);
   if (!probe.info) return out;
   const ImageInfo& info = *probe.info;
-  out["format"] = nb::str(name_of(info.format).data(), name_of(info.format).size());
+  out["format"] = str_of(name_of(info.format));
   out["height"] = info.height_px;
   out["width"] = info.width_px;
   out["orientation"] = info.orientation;

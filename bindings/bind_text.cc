@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "array_of.h"
 #include "bind.h"
 #include "data/sample.h"
 #include "manifest/row.h"
@@ -52,10 +53,9 @@ class Utf8 {
   std::string_view view_;  // of the str itself, or of encoded_
 };
 
-Ids array_of(std::vector<std::int32_t>&& ids) {
-  auto* const held = new std::vector<std::int32_t>(std::move(ids));
-  nb::capsule owner(held, [](void* p) noexcept { delete static_cast<std::vector<std::int32_t>*>(p); });
-  return Ids(held->data(), {held->size()}, owner);
+Ids ids_array(std::vector<std::int32_t>&& ids) {
+  const std::size_t n = ids.size();
+  return array_of<nb::ndim<1>>(std::move(ids), {n});
 }
 
 std::vector<text::ByteSpan> spans_of(const std::vector<std::pair<std::size_t, std::size_t>>& pairs) {
@@ -80,7 +80,7 @@ Ids encode_many(const text::Tokenizer& self, const std::vector<nb::str>& texts) 
     nb::gil_scoped_release unlocked;
     for (const Utf8& one : views) self.encode(one.view(), {}, ids);
   }
-  return array_of(std::move(ids));
+  return ids_array(std::move(ids));
 }
 
 // A conversation as the tests spell it: (role, has_content, [(kind, text or media index)], [(tool name, arguments)]).
@@ -138,7 +138,7 @@ void bind_text(nb::module_& m) {
               nb::gil_scoped_release unlocked;
               self.encode(utf8.view(), spans, ids);
             }
-            return array_of(std::move(ids));
+            return ids_array(std::move(ids));
           },
           "text"_a, "literal"_a = std::vector<std::pair<std::size_t, std::size_t>>{},
           "Ids of a text as int32. `literal`: byte ranges of its UTF-8 in which control tokens are ordinary text.")
@@ -148,7 +148,7 @@ void bind_text(nb::module_& m) {
           [](const Tokenizer& self, nb::bytes source, const std::vector<std::pair<std::size_t, std::size_t>>& literal) {
             std::vector<std::int32_t> ids;
             const auto counts = self.encode({source.c_str(), source.size()}, spans_of(literal), ids);
-            return std::tuple(array_of(std::move(ids)), counts.replaced, counts.control_literals);
+            return std::tuple(ids_array(std::move(ids)), counts.replaced, counts.control_literals);
           },
           "text"_a, "literal"_a = std::vector<std::pair<std::size_t, std::size_t>>{},
           "(ids of any bytes, ill-formed sequences replaced, control tokens that stayed text).")

@@ -6,6 +6,7 @@
 
 #include <utility>
 
+#include "array_of.h"
 #include "base/clock.h"
 
 namespace nb = nanobind;
@@ -13,7 +14,6 @@ namespace nb = nanobind;
 namespace stoker {
 namespace {
 
-using Picture = nb::ndarray<nb::numpy, std::uint8_t, nb::shape<-1, -1, 3>>;
 using Given = nb::ndarray<const std::uint8_t, nb::shape<-1, -1, 3>, nb::c_contig, nb::device::cpu>;
 
 /// "ValueError: no colour (clean.py, line 12)". Called with the interpreter's lock.
@@ -72,11 +72,7 @@ class PythonCode final : public UserCode {
 
   Result<RgbImage> picture(RgbImage picture) override {
     return called<RgbImage>([&]() -> Result<RgbImage> {
-      auto held = std::make_unique<RgbImage>(std::move(picture));
-      const auto height = static_cast<std::size_t>(held->height_px), width = static_cast<std::size_t>(held->width_px);
-      std::uint8_t* const data = held->pixels.data();
-      const nb::capsule owner(held.release(), [](void* p) noexcept { delete static_cast<RgbImage*>(p); });
-      const nb::object out = picture_(Picture(data, {height, width, 3}, owner).cast());
+      const nb::object out = picture_(array_of(std::move(picture)).cast());
       const Given given = nb::cast<Given>(out);
       RgbImage made{.height_px = static_cast<int>(given.shape(0)), .width_px = static_cast<int>(given.shape(1))};
       made.pixels.assign(given.data(), given.data() + given.size());
