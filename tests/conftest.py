@@ -50,7 +50,7 @@ def testdata() -> Path:
 
 @pytest.fixture(scope="session")
 def case_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder that tools/cases/make_cases.py wrote: one folder per case, and ``manifest.json`` with what is wanted of each."""
+    """Folder that tools/cases/make_cases.py wrote: one per case inside, and ``manifest.json`` with what is wanted."""
     folder = tmp_path_factory.mktemp("cases")
     make = ROOT / "tools" / "cases" / "make_cases.py"
     subprocess.run([sys.executable, str(make), str(folder)], check=True, timeout=300)

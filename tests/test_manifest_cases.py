@@ -147,7 +147,11 @@ def test_messages_stay_short(case_files: Path) -> None:
 
 
 def test_an_indexed_manifest_reads_the_same(case_files: Path, tmp_path: Path) -> None:
-    for path in [case_files / "JSL-01/bom.jsonl", case_files / "JSL-02/crlf_blank.jsonl", case_files / "JSL-04/long_line.jsonl"]:
+    for path in [
+        case_files / "JSL-01/bom.jsonl",
+        case_files / "JSL-02/crlf_blank.jsonl",
+        case_files / "JSL-04/long_line.jsonl",
+    ]:
         plain = _core.Manifest.open(str(path))
         _core.Manifest.open(str(path), index_dir=str(tmp_path))
         indexed = _core.Manifest.open(str(path), index_dir=str(tmp_path))
