@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from loader_data import DataSet, digests, encoded, ledger, picture, settings_for
-from stoker import Loader, Settings
+from stoker import Loader, Settings, decode_image
 from stoker.errors import InvalidArgumentError
 from stoker.testing import StorageServer
 
@@ -124,6 +124,27 @@ def test_pictures_inside_rows(tmp_path: Path) -> None:
         patches = [batch.image_patches for batch in loader if batch.image_patches is not None]
     images = np.concatenate(patches).reshape(len(good), -1)
     assert (images == images[0]).all(), "the same picture, wherever it stands"
+
+
+def test_a_row_with_pictures_inside_is_read_twice_however_many_it_has(tmp_path: Path) -> None:
+    data = DataSet(tmp_path / "rows")
+    bodies = [encoded(picture(256, 256, seed), "PNG") for seed in range(4)]
+    inside = ["data:image/png;base64," + base64.b64encode(body).decode() for body in bodies]
+    cut = inside[0][:200]
+    outside = data.image("a.png", bodies[1])
+    data.chat(1, [inside[0], outside, inside[2], inside[3], inside[2]])
+    data.chat(2, [inside[1]])
+    data.chat(3, [inside[3], {"image": cut, "width": 256, "height": 256}, inside[0]])  # found bad at the second reading
+    code = {"row": "user_functions:shout", "version": "1"}
+    settings = whole(data.write(), tmp_path, user_code=code).replace(pack={"tokens_per_pack": 2048})
+    with Loader(settings) as loader:
+        patches = np.concatenate([batch.image_patches for batch in loader if batch.image_patches is not None])
+        assert loader.report().values["user_code"]["calls"] == 2 * len(data.lines)  # for the plan, and for the pixels
+    plain = [decode_image(body) for body in bodies]
+    levels = [image.reshape(-1, 3).mean(axis=0) for image in plain]
+    seen = patches.reshape(-1, 256, 3, 16 * 16).mean(axis=(1, 3))
+    np.testing.assert_allclose(seen, [levels[k] for k in (0, 1, 2, 3, 2, 1)], rtol=1e-6)
+    assert {entry["line"]: entry["code"] for entry in ledger(settings)} == {3: "IMG_TRUNCATED"}
 
 
 def test_inline_pictures_do_not_fill_a_window(tmp_path: Path) -> None:

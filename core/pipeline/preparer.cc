@@ -90,10 +90,17 @@ Status Preparer::admit(PackTask task, std::stop_token stop) {
   }
   // Everything is read off the task before its last part can finish the job.
   const std::size_t n_samples = job->task().members.size();
-  std::vector<std::size_t> n_pictures(n_samples);
-  for (std::size_t i = 0; i < n_samples; ++i) n_pictures[i] = job->task().sample(i).n_pictures();
   for (std::size_t i = 0; i < n_samples; ++i) {
-    for (std::size_t k = 0; k < n_pictures[i]; ++k) fetch_picture(job, i, k, stop);
+    const std::size_t n_pictures = job->task().sample(i).n_pictures();
+    std::vector<std::size_t> inlined;
+    for (std::size_t k = 0; k < n_pictures; ++k) {
+      if (job->task().sample(i).picture(k).is_inline) {
+        inlined.push_back(k);
+      } else {
+        fetch_picture(job, i, k, stop);
+      }
+    }
+    if (!inlined.empty()) read_row_pictures(job, i, std::move(inlined));
   }
   for (std::size_t i = 0; i < n_samples; ++i) {
     workers_.submit(priority, [job, i](int) { job->write_text(i); });
@@ -102,32 +109,33 @@ Status Preparer::admit(PackTask task, std::stop_token stop) {
 }
 
 void Preparer::fetch_picture(const std::shared_ptr<PackJob>& job, std::size_t i, std::size_t k, std::stop_token stop) {
-  if (job->task().sample(i).picture(k).is_inline) return decode_inline(job, i, k);
-  const std::uint64_t priority = job->task().priority;
-  FetchRequest request{
-      .url = job->task().sample(i).picture(k).url, .priority = priority, .if_match = "", .stop = std::move(stop)};
-  fetcher_.submit(std::move(request), [this, job, i, k, priority](Result<FetchedObject> got) {
-    if (!got.ok()) {
-      Status status = std::move(got).status();
-      if (status.code() != Code::kBadSample) return fatal_(std::move(status));
-      return job->picture_done(i, k, std::move(status));
-    }
-    auto object = std::make_shared<FetchedObject>(std::move(got).value());
-    workers_.submit(priority, [this, job, i, k, object](int worker) {
-      Status status = decode_picture(*job, i, k, object->bytes.bytes(), worker);
-      if (!status.ok() && status.code() != Code::kBadSample) return fatal_(std::move(status));
-      job->picture_done(i, k, std::move(status));
-    });
+  FetchRequest request{.url = job->task().sample(i).picture(k).url,
+                       .priority = job->task().priority,
+                       .if_match = "",
+                       .stop = std::move(stop)};
+  fetcher_.submit(std::move(request), [this, job, i, k](Result<FetchedObject> got) {
+    picture_arrived(job, i, k, got.ok() ? Result<Buffer>(std::move(got->bytes)) : std::move(got).status());
   });
 }
 
-void Preparer::decode_inline(const std::shared_ptr<PackJob>& job, std::size_t i, std::size_t k) {
-  workers_.submit(job->task().priority, [this, job, i, k](int worker) {
-    const auto read_and_decode = [&]() -> Status {
-      STOKER_TRY(const Buffer object, read_inline(dataset_, settings_.output, job->task().sample(i).entry, k));
-      return decode_picture(*job, i, k, object.bytes(), worker);
-    };
-    Status status = read_and_decode();
+void Preparer::read_row_pictures(const std::shared_ptr<PackJob>& job, std::size_t i, std::vector<std::size_t> inlined) {
+  workers_.submit(job->task().priority, [this, job, i, inlined = std::move(inlined)](int) {
+    auto objects = read_inline(dataset_, settings_.output, job->task().sample(i).entry, inlined);
+    for (std::size_t n = 0; n < inlined.size(); ++n) {
+      picture_arrived(job, i, inlined[n], objects.ok() ? std::move((*objects)[n]) : objects.status());
+    }
+  });
+}
+
+void Preparer::picture_arrived(const std::shared_ptr<PackJob>& job, std::size_t i, std::size_t k, Result<Buffer> got) {
+  if (!got.ok()) {
+    Status status = std::move(got).status();
+    if (status.code() != Code::kBadSample) return fatal_(std::move(status));
+    return job->picture_done(i, k, std::move(status));
+  }
+  auto object = std::make_shared<Buffer>(std::move(got).value());
+  workers_.submit(job->task().priority, [this, job, i, k, object](int worker) {
+    Status status = decode_picture(*job, i, k, object->bytes(), worker);
     if (!status.ok() && status.code() != Code::kBadSample) return fatal_(std::move(status));
     job->picture_done(i, k, std::move(status));
   });

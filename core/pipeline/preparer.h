@@ -55,7 +55,9 @@ class Preparer {
   };
   void fetch_picture(const std::shared_ptr<PackJob>& job, std::size_t i, std::size_t k, std::stop_token stop);
   Status decode_picture(PackJob& job, std::size_t i, std::size_t k, std::span<const std::byte> object, int worker);
-  void decode_inline(const std::shared_ptr<PackJob>& job, std::size_t i, std::size_t k);
+  /// The pictures of sample `i` that stand in its row, which is parsed once for all of them.
+  void read_row_pictures(const std::shared_ptr<PackJob>& job, std::size_t i, std::vector<std::size_t> inlined);
+  void picture_arrived(const std::shared_ptr<PackJob>& job, std::size_t i, std::size_t k, Result<Buffer> got);
   void count_notes(ImageNotes notes, const std::string& url);
   std::size_t encoded_estimate(const PackTask& task) const;
   std::size_t largest_encoded() const;

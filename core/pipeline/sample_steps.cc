@@ -117,8 +117,8 @@ Status measure_inline(const OutputSettings& output, const qwen_vl::QwenVl& model
   return plan_measured(output, model, found, image);
 }
 
-Result<Buffer> read_inline(const Dataset& dataset, const OutputSettings& output, const OrderEntry& entry,
-                           std::size_t picture) {
+Result<std::vector<Result<Buffer>>> read_inline(const Dataset& dataset, const OutputSettings& output,
+                                                const OrderEntry& entry, std::span<const std::size_t> pictures) {
   thread_local std::string buffer;
   STOKER_TRY(std::string_view line, dataset.manifest(entry.source).read(entry.row, buffer));
   std::string rewritten;
@@ -127,11 +127,15 @@ Result<Buffer> read_inline(const Dataset& dataset, const OutputSettings& output,
     line = rewritten;
   }
   STOKER_TRY(const Sample row, parse_row(line, dataset.rows(entry.source)));
-  const std::vector<PictureRef> pictures = pictures_of(row.media);
-  if (picture >= pictures.size() || !is_data_url(*pictures[picture].reference)) {
-    return Status(Reason::kManifest, dataset.name(entry.source) + ": a row is not what it was when it was planned");
+  const std::vector<PictureRef> found = pictures_of(row.media);
+  std::vector<Result<Buffer>> out;
+  for (const std::size_t k : pictures) {
+    if (k >= found.size() || !is_data_url(*found[k].reference)) {
+      return Status(Reason::kManifest, dataset.name(entry.source) + ": a row is not what it was when it was planned");
+    }
+    out.push_back(read_inline(*found[k].reference));
   }
-  return read_inline(*pictures[picture].reference);
+  return out;
 }
 
 bool is_size_trusted(const OutputSettings& output, const MediaRef& media) {

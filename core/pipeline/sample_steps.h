@@ -38,10 +38,10 @@ Status read_sample(std::string_view line, const std::string& media_root, const R
 
 /// The bytes of an image that stands in its row. @return MEDIA_DATA, MEDIA_TOO_LARGE.
 Result<Buffer> read_inline(const std::string& reference);
-/// The same, of a row of the data that is read again. @return also as Manifest::read and parse_row; MANIFEST if the row
-/// changed.
-Result<Buffer> read_inline(const Dataset& dataset, const OutputSettings& output, const OrderEntry& entry,
-                           std::size_t picture);
+/// The same of several pictures of a sample, ascending, whose row is read again: once for all of them. @return as
+/// Manifest::read and parse_row; USER_CODE; MANIFEST if the row changed; of each picture its own.
+Result<std::vector<Result<Buffer>>> read_inline(const Dataset& dataset, const OutputSettings& output,
+                                                const OrderEntry& entry, std::span<const std::size_t> pictures);
 /// What planning needs of one. @return MEDIA_DATA, MEDIA_SIZE_MISMATCH, MEDIA_TOO_LARGE, IMG_*.
 Status measure_inline(const OutputSettings& output, const qwen_vl::QwenVl& model, const std::string& reference,
                       MeasuredImage& image);
