@@ -8,15 +8,17 @@ rounds.
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import importlib.util
 import json
 import os
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +28,12 @@ ROOT = Path(__file__).resolve().parent.parent
 PHOTOS = ROOT / "testdata" / "photos"
 MODEL = ROOT / "testdata" / "qwen3-vl"
 ROUNDS = int(os.environ.get("STOKER_BENCH_ROUNDS", "12"))
-MAX_PIXELS = 16777216
+MIN_PIXELS, MAX_PIXELS = 65536, 16777216
 SIZES = [(1190, 793), (1024, 1000), (933, 1111), (1280, 853), (875, 1163), (1111, 900), (1333, 750), (999, 1001)]
 """(width, height) of the pictures, about 1 MP; few sides are multiples of 32, as in life."""
 IDENTITY_SIZES = [(1184, 800), (1024, 1024), (928, 1120), (1280, 864)]
 LARGE_SIZES = [(4000, 3000), (3024, 4032)]
+MIX_BAR_AVX512, MIX_BAR_AVX2 = 0.85, 0.80
 TWO_CORES_BAR = 1.8
 
 
@@ -42,13 +45,14 @@ class Workload:
     files: list[Path]
     bar: float | None
     resizer: str = "aten"
+    min_pixels: int = MIN_PIXELS
     max_pixels: int = MAX_PIXELS
     n_threads: int = 1
     target: str = "any"
     """Our kernels' instructions: the best of this CPU, or at most ``avx2``."""
 
     def line(self) -> str:
-        words = [self.name, self.resizer, self.max_pixels, self.n_threads, self.target, *self.files]
+        words = [self.name, self.resizer, self.min_pixels, self.max_pixels, self.n_threads, self.target, *self.files]
         return " ".join(map(str, words))
 
 
@@ -107,17 +111,25 @@ def turned() -> Image.Exif:
 def workloads(folder: Path) -> list[Workload]:
     """Writes all files.
 
-    Bars are those for AVX2; with AVX-512 the mix is meant to reach 0.85.
+    With AVX-512, every workload that has a bar comes a second time with our kernels held to AVX2, where the bar of the
+    mix is lower.
     """
     mix = write(folder, "mix", SIZES)
     large = write(folder, "large", LARGE_SIZES)
     found = [
-        Workload("jpeg", mix, 0.85 if has_avx512() else 0.80),
+        Workload("jpeg", mix, MIX_BAR_AVX2),
         Workload("jpeg_identity", write(folder, "identity", IDENTITY_SIZES), 0.95),
         Workload("jpeg_12mp", large, 0.80),
         Workload("jpeg_12mp_to_1mp", large, 0.88, max_pixels=1 << 20),
         Workload("jpeg_progressive", write(folder, "progressive", SIZES[:4], progressive=True), 0.90),
         Workload("jpeg_pillow13", mix, 0.78, resizer="pillow13"),
+    ]
+    if has_avx512():
+        narrow = [replace(work, name=f"{work.name}_avx2", target="avx2") for work in found]
+        found[0] = replace(found[0], bar=MIX_BAR_AVX512)
+        found = [work for pair in zip(found, narrow, strict=True) for work in pair]
+    found += [
+        Workload("jpeg_growing_4_times", mix[:3], None, min_pixels=1 << 22),
         Workload("jpeg_exif6", write(folder, "turned", SIZES, exif=turned()), None),
         Workload("jpeg_float", mix[:3], None, resizer="float"),
         Workload("png", write(folder, "png", SIZES[:2], suffix=".png"), None),
@@ -128,8 +140,9 @@ def workloads(folder: Path) -> list[Workload]:
 
 
 def has_avx512() -> bool:
+    """Whether the kernels for wide vectors run here."""
     try:
-        return "avx512bw" in Path("/proc/cpuinfo").read_text(encoding="ascii")
+        return "avx512_vnni" in Path("/proc/cpuinfo").read_text(encoding="ascii")
     except OSError:
         return False
 
@@ -185,6 +198,9 @@ def others(files: list[Path]) -> list[dict[str, Any]]:
     if importlib.util.find_spec("transformers") is None:
         return [result("transformers (not installed)", 0, "MP/s")]
     import torch
+
+    sys.path.insert(0, str(ROOT / "tools" / "golden"))
+    importlib.import_module("torchvision_ops")  # lets torchvision be imported beside a torch for CPUs
     import transformers
 
     torch.set_num_threads(1)

@@ -2,11 +2,11 @@
 //
 //   pixels_bench ROUNDS WORKLOADS
 //
-// WORKLOADS is a text file, one workload a line: NAME RESIZER MAX_PIXELS N_THREADS TARGET FILE... separated by blanks;
-// TARGET is `avx2`, or `any` for the best that this CPU has. Rounds
-// go over all workloads in turn, and within one each file is first decoded by the bare codec and then turned into
-// patches, so that both see the same machine. Time is the thread's CPU time; of each file the best round counts.
-// Prints one JSON object: per workload its pixels and the nanoseconds of both; per kernel, bytes and nanoseconds.
+// WORKLOADS is a text file, one workload a line: NAME RESIZER MIN_PIXELS MAX_PIXELS N_THREADS TARGET FILE... separated
+// by blanks; TARGET is `avx2`, or `any` for the best that this CPU has. Rounds go over all workloads in turn, and
+// within one each file is first decoded by the bare codec and then turned into patches, so that both see the same
+// machine. Time is the thread's CPU time; of each file the best round counts. Prints one JSON object: per workload its
+// pixels and the nanoseconds of both; per kernel, bytes and nanoseconds.
 
 #include <fmt/format.h>
 #include <hwy/targets.h>
@@ -249,7 +249,7 @@ bool parse(const std::string& line, Workload& work) {
   std::istringstream words(line);
   std::string resizer;
   std::string target;
-  words >> work.name >> resizer >> work.limits.max_pixels >> work.n_threads >> target;
+  words >> work.name >> resizer >> work.limits.min_pixels >> work.limits.max_pixels >> work.n_threads >> target;
   work.is_avx2 = target == "avx2";
   work.resizer = resizer == "pillow13" ? stoker::Resizer::kPillow13
                  : resizer == "float"  ? stoker::Resizer::kFloat
