@@ -1,5 +1,6 @@
 // One JSONL line. Whatever it holds, it is a sample that keeps its promises, or a bad one; never a crash, never our own
 // bug.
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -8,6 +9,7 @@
 
 #include "manifest/json_text.h"
 #include "manifest/row.h"
+#include "model/qwen_vl/box_text.h"
 #include "text/utf8.h"
 
 namespace {
@@ -31,6 +33,24 @@ const stoker::RowOptions& options_of(std::size_t size) {
     return options;
   }();
   return all[size % 8 < all.size() ? size % 8 : 0];
+}
+
+// Boxes become text, or say that they are no places.
+void write_boxes(stoker::Sample sample, std::size_t size) {
+  using namespace stoker::qwen_vl;
+  const BoxPicture known{.upright = {480, 640}, .target = {448, 644}};
+  const std::vector<BoxPicture> pictures(sample.media.size(), size % 3 == 0 ? BoxPicture{} : known);
+  const auto units = size % 2 == 0 ? BoxUnits::kPerMille : BoxUnits::kPixelsOfView;
+  const stoker::Status status =
+      stoker::qwen_vl::write_boxes(units, size % 5 == 0 ? BoxForm::kMarks : BoxForm::kList, pictures, sample);
+  if (!status.ok()) return require(status.reason() == stoker::Reason::kBoxPlace);
+  require(sample.boxes.empty());
+  for (const stoker::Turn& turn : sample.turns) {
+    for (const stoker::Part& part : turn.parts) {
+      require(part.kind != stoker::Part::Kind::kBox);
+      require(stoker::text::is_valid_utf8(part.text));
+    }
+  }
 }
 
 }  // namespace
@@ -70,5 +90,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     require(!box.name.empty() || (!box.points.empty() && box.points.size() % 2 == 0));
     require(!box.name.empty() || sample->media.at(box.media).kind == stoker::MediaKind::kImage);
   }
+  for (const stoker::Turn& turn : sample->turns) require(!turn.loss_scale || std::isfinite(*turn.loss_scale));
+  write_boxes(*sample, size);
   return 0;
 }
