@@ -129,15 +129,16 @@ void bind_settings(nb::module_& m) {
           "engine does not know.")
       .def(
           "set_speed",
-          [](LoaderSettings& s, int cpu_threads, int fetch_threads, int fetch_concurrency, int prefetch_steps,
-             std::size_t memory_limit_bytes) {
+          [](LoaderSettings& s, int cpu_threads, int fetch_threads, int fetch_concurrency, double hedge_share,
+             int prefetch_steps, std::size_t memory_limit_bytes) {
             s.speed.cpu_threads = cpu_threads;
             s.speed.fetch_threads = fetch_threads;
             s.speed.fetch_concurrency = fetch_concurrency;
+            s.speed.hedge_share = hedge_share;
             s.speed.prefetch_steps = prefetch_steps;
             s.speed.memory_limit_bytes = memory_limit_bytes;
           },
-          nb::kw_only(), "cpu_threads"_a, "fetch_threads"_a, "fetch_concurrency"_a, "prefetch_steps"_a,
+          nb::kw_only(), "cpu_threads"_a, "fetch_threads"_a, "fetch_concurrency"_a, "hedge_share"_a, "prefetch_steps"_a,
           "memory_limit_bytes"_a)
       .def(
           "set_bad_samples",
@@ -243,6 +244,8 @@ nb::dict pipeline_dict(const PipelineSnapshot& p) {
   nb::dict fetch;
   fetch["requests"] = p.fetch.n_submitted;
   fetch["retries"] = p.fetch.n_retries;
+  fetch["hedges"] = p.fetch.n_hedges;
+  fetch["hedges_won"] = p.fetch.n_hedges_won;
   fetch["throttled"] = p.fetch.n_throttled;
   fetch["bytes"] = p.fetch.n_bytes;
   fetch["header_requests"] = p.header_probes;

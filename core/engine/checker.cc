@@ -105,14 +105,7 @@ Result<std::unique_ptr<Checker>> Checker::create(LoaderSettings settings, CheckO
   settings.output.epochs = 1;
   std::unique_ptr<Checker> checker(new Checker(std::move(settings), std::move(options), clock));
   const LoaderSettings& s = checker->settings_;
-  FetchSettings fetch{.concurrency = s.speed.fetch_concurrency,
-                      .n_threads = s.speed.fetch_threads,
-                      .n_file_threads = std::clamp(s.speed.fetch_concurrency, 1, 8),
-                      .outage_limit_s = s.outage_limit_s,
-                      .timeouts = {},
-                      .retry = {},
-                      .storage = s.storage};
-  STOKER_TRY(auto fetcher, Fetcher::create(std::move(fetch), clock));
+  STOKER_TRY(auto fetcher, Fetcher::create(fetch_settings(s), clock));
   {
     MutexLock lock(checker->fetcher_mu_);
     checker->fetcher_ = std::move(fetcher);

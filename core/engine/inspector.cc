@@ -69,13 +69,9 @@ Result<std::unique_ptr<Inspector>> Inspector::create(LoaderSettings settings) {
 }
 
 Result<std::unique_ptr<Fetcher>> Inspector::make_fetcher() const {
-  return Fetcher::create({.concurrency = 4,
-                          .n_threads = 1,
-                          .n_file_threads = 1,
-                          .outage_limit_s = settings_.outage_limit_s,
-                          .timeouts = {},
-                          .retry = {},
-                          .storage = settings_.storage});
+  FetchSettings fetch = fetch_settings(settings_);
+  fetch.concurrency = fetch.n_file_threads = 4;  // for one row
+  return Fetcher::create(std::move(fetch));
 }
 
 Result<Sample> Inspector::parse(std::string_view line, const RowOptions& rows, RowNotes& notes) const {

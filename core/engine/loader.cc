@@ -77,14 +77,7 @@ Loader::Loader(LoaderSettings settings, const Clock& clock)
 Result<std::unique_ptr<Loader>> Loader::create(LoaderSettings settings, const Clock& clock) {
   STOKER_CHECKED(check_settings(settings));
   std::unique_ptr<Loader> loader(new Loader(std::move(settings), clock));
-  FetchSettings fetch{.concurrency = loader->settings_.speed.fetch_concurrency,
-                      .n_threads = loader->settings_.speed.fetch_threads,
-                      .n_file_threads = std::clamp(loader->settings_.speed.fetch_concurrency, 1, 8),
-                      .outage_limit_s = loader->settings_.outage_limit_s,
-                      .timeouts = {},
-                      .retry = {},
-                      .storage = loader->settings_.storage};
-  STOKER_TRY(loader->fetcher_, Fetcher::create(std::move(fetch), clock));
+  STOKER_TRY(loader->fetcher_, Fetcher::create(fetch_settings(loader->settings_), clock));
   Loader* const raw = loader.get();
   loader->opening_ = std::jthread([raw](std::stop_token stop) { raw->open(std::move(stop)); });
   return loader;

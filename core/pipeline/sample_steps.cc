@@ -9,6 +9,17 @@
 
 namespace stoker {
 
+FetchSettings fetch_settings(const LoaderSettings& settings) {
+  return {.concurrency = settings.speed.fetch_concurrency,
+          .n_threads = settings.speed.fetch_threads,
+          .n_file_threads = std::clamp(settings.speed.fetch_concurrency, 1, 8),
+          .hedge_share = settings.speed.hedge_share,
+          .outage_limit_s = settings.outage_limit_s,
+          .timeouts = {},
+          .retry = {},
+          .storage = settings.storage};
+}
+
 Result<std::shared_ptr<const qwen_vl::QwenVl>> load_model(const LoaderSettings& settings) {
   const OutputSettings& output = settings.output;
   return qwen_vl::QwenVl::load(output.model, output.profile,

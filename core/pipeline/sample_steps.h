@@ -16,6 +16,7 @@
 #include "pipeline/dataset.h"
 #include "pipeline/measured.h"
 #include "pipeline/settings.h"
+#include "source/source.h"
 
 namespace stoker {
 
@@ -24,6 +25,9 @@ namespace stoker {
 
 /// The model that a run's settings name, as they want it. @return As QwenVl::load.
 Result<std::shared_ptr<const qwen_vl::QwenVl>> load_model(const LoaderSettings& settings);
+
+/// How a run's media are fetched.
+FetchSettings fetch_settings(const LoaderSettings& settings);
 
 /// A row, parsed, rendered and tokenised, with its media resolved: fills `sample.text`, `sample.images[].url`. The text
 /// of a row with boxes waits for the sizes of its pictures: finish_text.

@@ -46,6 +46,7 @@ Status check(const FetchSettings& s) {
     return out_of_range("fetch_concurrency", "between 1 and 16384");
   if (s.n_threads < 1 || s.n_threads > kMaxThreads) return out_of_range("fetch threads", "between 1 and 64");
   if (s.n_file_threads < 1 || s.n_file_threads > kMaxThreads) return out_of_range("file threads", "between 1 and 64");
+  if (!(s.hedge_share >= 0 && s.hedge_share <= 1)) return out_of_range("hedge_share", "between 0 and 1");
   if (!(s.outage_limit_s >= 0)) return out_of_range("outage_limit_s", "0 or more");
   if (s.timeouts.connect.count() <= 0 || s.timeouts.first_byte.count() <= 0 || s.timeouts.stall.count() <= 0) {
     return out_of_range("fetch timeouts", "positive");
@@ -95,16 +96,19 @@ class Fetcher::Impl {
   // Requests that share a limit and a fate: all of the network, or all of what is local.
   class Lane final : public JobOwner {
    public:
-    Lane(Impl& impl, int limit) : queue(limit), impl_(impl), limit_(limit) {}
+    Lane(Impl& impl, int limit) : queue(limit), impl_(impl), limit_(limit), hedges_(impl.settings_.hedge_share) {}
     std::unique_ptr<Job> take(int worker, Nanos now, Nanos& look_again) override {
       return queue.take(worker, now, look_again);
     }
     void settle(int worker, std::unique_ptr<Job> job, Outcome outcome) override;
+    Nanos hedge_delay() const override { return Nanos(hedge_delay_ns_.load(std::memory_order_relaxed)); }
+    void hedge(Job& job) override STOKER_EXCLUDES(mu_);
     void set_maximum(int maximum) STOKER_EXCLUDES(mu_);
 
     JobQueue queue;
 
    private:
+    void note_latency(const Job& job, const Outcome& outcome) STOKER_EXCLUDES(mu_);
     void note_success() STOKER_EXCLUDES(mu_);
     bool note_failure(const Job& job, const Outcome& outcome) STOKER_EXCLUDES(mu_);  // true: something was read before
     void retry_or_fail(std::unique_ptr<Job> job, Outcome outcome);
@@ -113,6 +117,8 @@ class Fetcher::Impl {
     Mutex mu_;
     AdaptiveLimit limit_ STOKER_GUARDED_BY(mu_);
     StoreWatch watch_ STOKER_GUARDED_BY(mu_);
+    HedgePolicy hedges_ STOKER_GUARDED_BY(mu_);
+    std::atomic<std::int64_t> hedge_delay_ns_{Nanos::max().count()};  // what hedges_ says, for the loops
   };
 
   void answer(std::unique_ptr<Job> job, Result<FetchedObject> result);
@@ -135,7 +141,7 @@ class Fetcher::Impl {
   std::vector<std::unique_ptr<HttpLoop>> loops_;
 
   std::atomic<std::uint64_t> n_sequence_{0};
-  Counter n_submitted_, n_succeeded_, n_failed_, n_retries_, n_throttled_, n_bytes_, busy_ns_;
+  Counter n_submitted_, n_succeeded_, n_failed_, n_retries_, n_hedges_, n_hedges_won_, n_throttled_, n_bytes_, busy_ns_;
 
   Mutex stop_mu_;
   bool is_stopped_ STOKER_GUARDED_BY(stop_mu_) = false;
@@ -188,6 +194,11 @@ void Fetcher::Impl::submit(FetchRequest request, FetchDone done) {
 }
 
 void Fetcher::Impl::answer(std::unique_ptr<Job> job, Result<FetchedObject> result) {
+  if (job->race) {
+    const bool is_final = result.ok() || result.status().code() != Code::kCancelled;
+    if (!job->race->finish(is_final)) return;
+    if (job->is_hedge && result.ok()) n_hedges_won_.add(1);
+  }
   (result.ok() ? n_succeeded_ : n_failed_).add(1);
   if (result.ok()) n_bytes_.add(static_cast<std::int64_t>(result->bytes.size()));
   job->done(std::move(result));
@@ -196,6 +207,7 @@ void Fetcher::Impl::answer(std::unique_ptr<Job> job, Result<FetchedObject> resul
 void Fetcher::Impl::Lane::settle(int worker, std::unique_ptr<Job> job, Outcome outcome) {
   queue.release(worker);
   ++job->n_tries;
+  note_latency(*job, outcome);
   if (outcome.status.ok()) {
     note_success();
     impl_.busy_ns_.add(outcome.took.count());
@@ -210,6 +222,34 @@ void Fetcher::Impl::Lane::settle(int worker, std::unique_ptr<Job> job, Outcome o
     return;
   }
   retry_or_fail(std::move(job), std::move(outcome));
+}
+
+void Fetcher::Impl::Lane::note_latency(const Job& job, const Outcome& outcome) {
+  const bool is_answer = outcome.status.ok() && outcome.first_byte;
+  // Of a request that lost its race the time is known from below only; left out, the tail would look shorter than it
+  // is.
+  const bool has_lost = !is_answer && job.race && job.race->is_over();
+  if (!is_answer && !has_lost) return;
+  MutexLock lock(mu_);
+  hedges_.answered(is_answer ? *outcome.first_byte : outcome.took);
+  hedge_delay_ns_.store(hedges_.delay().count(), std::memory_order_relaxed);
+}
+
+void Fetcher::Impl::Lane::hedge(Job& job) {
+  {
+    MutexLock lock(mu_);
+    if (!hedges_.take()) return;
+  }
+  auto second = std::make_unique<Job>();
+  second->request = job.request;
+  second->at = job.at;
+  second->done = job.done;
+  second->sequence = job.sequence;  // as early as the first
+  second->is_hedge = true;
+  second->race = job.race = std::make_shared<Race>();
+  impl_.n_hedges_.add(1);
+  if (auto refused = queue.push(std::move(second)))
+    impl_.answer(std::move(refused), Status(Reason::kStopped, "the fetcher was stopped"));
 }
 
 void Fetcher::Impl::Lane::note_success() {
@@ -244,6 +284,10 @@ bool Fetcher::Impl::Lane::note_failure(const Job& job, const Outcome& outcome) {
 }
 
 void Fetcher::Impl::Lane::retry_or_fail(std::unique_ptr<Job> job, Outcome outcome) {
+  if (job->race) {
+    if (job->race->leave()) return;
+    job->race.reset();  // the other one failed before: this is now the only one
+  }
   const Nanos now = impl_.clock_.now();
   if (outcome.try_again_now && job->n_tries - job->n_failures <= kMaxTriesForFree) {
     impl_.n_retries_.add(1);
@@ -307,6 +351,8 @@ FetchStats Fetcher::Impl::stats() const {
   s.n_succeeded = n_succeeded_.get();
   s.n_failed = n_failed_.get();
   s.n_retries = n_retries_.get();
+  s.n_hedges = n_hedges_.get();
+  s.n_hedges_won = n_hedges_won_.get();
   s.n_throttled = n_throttled_.get();
   s.n_bytes = n_bytes_.get();
   s.busy_ns = busy_ns_.get();

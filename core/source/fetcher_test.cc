@@ -47,6 +47,7 @@ FetchSettings settings_for(const LoopbackServer& server) {
   s.storage.secret_access_key = kSecret;
   s.storage.session_token = "SESSIONsession";
   s.retry = {1ms, 20ms};
+  s.hedge_share = 0;  // for tests that count requests
   s.jitter_seed = 7;
   return s;
 }
@@ -736,6 +737,63 @@ TEST(Fetcher, AStopTokenTakesOneRequestOffTheWire) {
   caller.request_stop();
   EXPECT_EQ(fetcher->fetch(request_for("s3://b/never"), caller.get_token()).status().reason(), Reason::kStopped);
   EXPECT_TRUE(fetcher->fetch(request_for("s3://b/other")).ok());
+}
+
+// Every hundredth object is not answered the first time. Only a second request helps: all timeouts are far away.
+TEST(Fetcher, LateAnswersAreAskedForASecondTimeAndTheFirstAnswerCounts) {
+  constexpr int kObjects = 3000;
+  std::set<std::string> seen;  // the server's thread only
+  LoopbackServer server([&](const ServerRequest& request) {
+    ServerReply reply = serve(request);
+    const bool is_first = seen.insert(request.target).second;
+    reply.stalls_first = is_first && seen.size() > 300 && seen.size() % 100 == 0;
+    return reply;
+  });
+  FetchSettings settings = settings_for(server);
+  settings.hedge_share = 0.02;
+  settings.timeouts = {120s, 120s, 120s, 0s};
+  settings.concurrency = 32;
+  const auto fetcher = make(settings);
+  Answers answers(kObjects);
+  for (int i = 0; i < kObjects; ++i) fetcher->submit(request_for(url_of(i)), answers.slot(i));
+  answers.wait();
+  EXPECT_TRUE(answers.each_once());
+  for (int i = 0; i < kObjects; ++i) {
+    ASSERT_TRUE(answers.at(i).ok()) << answers.at(i).status().to_string();
+    EXPECT_EQ(text(*answers.at(i)), object_of(target_of(i)));
+  }
+  const FetchStats stats = fetcher->stats();
+  EXPECT_EQ(stats.n_succeeded, kObjects);
+  EXPECT_EQ(stats.n_failed, 0);
+  EXPECT_GE(stats.n_hedges_won, 27);
+  EXPECT_LE(stats.n_hedges, kObjects / 50);
+  EXPECT_LE(server.n_requests(), kObjects + kObjects / 50);
+}
+
+TEST(Fetcher, AFailureOfOneOfTwoRequestsLeavesTheOtherToAnswer) {
+  constexpr int kObjects = 2000;
+  std::map<std::string, int> n_seen;
+  LoopbackServer server([&](const ServerRequest& request) {
+    ServerReply reply = serve(request);
+    const int time = ++n_seen[request.target];
+    if (n_seen.size() > 300 && std::hash<std::string>()(request.target) % 100 == 0) {
+      if (time == 1) reply.stalls_first = true;
+      if (time == 2) reply = error_reply(500, "InternalError");  // the second one fails, alone, and is not tried again
+    }
+    return reply;
+  });
+  FetchSettings settings = settings_for(server);
+  settings.hedge_share = 0.02;
+  settings.timeouts = {120s, 1500ms, 120s, 0s};  // then the first fails too, and is tried again
+  settings.concurrency = 32;
+  const auto fetcher = make(settings);
+  Answers answers(kObjects);
+  for (int i = 0; i < kObjects; ++i) fetcher->submit(request_for(url_of(i)), answers.slot(i));
+  answers.wait();
+  EXPECT_TRUE(answers.each_once());
+  for (int i = 0; i < kObjects; ++i) ASSERT_TRUE(answers.at(i).ok()) << answers.at(i).status().to_string();
+  EXPECT_EQ(fetcher->stats().n_succeeded, kObjects);
+  EXPECT_GT(fetcher->stats().n_hedges, 0);
 }
 
 TEST(Fetcher, TenThousandRequestsUnderFaultsLeakNoDescriptors) {

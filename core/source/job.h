@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "source/hedge.h"
 #include "source/source.h"
 #include "source/url.h"
 
@@ -19,6 +20,11 @@ struct Job {
   int n_tries = 0;             ///< that have ended
   int n_failures = 0;          ///< of these, the ones that count for backoff
   std::optional<Nanos> failing_since;
+  bool is_hedge = false;       ///< the second request of a race
+  std::shared_ptr<Race> race;  ///< if the same bytes are asked for twice
+
+  /// Nobody needs the answer any more.
+  bool is_unwanted() const { return request.stop.stop_requested() || (race && race->is_over()); }
 };
 
 /// How one try ended, and what the retry policy needs to know about it.
@@ -30,6 +36,7 @@ struct Outcome {
   bool try_again_now =
       false;  ///< something was learned (a region, fresh credentials) that makes the next try another one
   Nanos took{0};
+  std::optional<Nanos> first_byte;  ///< from the start to the first byte of an answer, if one came
 
   static Outcome failed(Status why) {
     Outcome outcome;
@@ -48,6 +55,11 @@ class JobOwner {
   virtual std::unique_ptr<Job> take(int worker, Nanos now, Nanos& look_again) = 0;
   /// Ends a try: the worker's slot is free, and the job is answered or queued again.
   virtual void settle(int worker, std::unique_ptr<Job> job, Outcome outcome) = 0;
+  /// How long a first byte may take before the worker calls `hedge`; Nanos::max(): it need not.
+  virtual Nanos hedge_delay() const { return Nanos::max(); }
+  /// The job has no first byte after that delay: the owner may ask for the same bytes a second time. At most once per
+  /// job.
+  virtual void hedge(Job& job) { static_cast<void>(job); }
 };
 
 }  // namespace stoker

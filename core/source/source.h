@@ -64,6 +64,9 @@ struct FetchSettings {
   /// A larger whole object is refused before its body is read (MEDIA_TOO_LARGE): a lying header must not empty the
   /// machine.
   std::uint64_t max_object_bytes = std::uint64_t{1} << 31;
+  /// A request whose first byte is later than almost all others' is asked a second time, and the first answer counts:
+  /// at most this share of extra requests. 0: never.
+  double hedge_share = 0.02;
   double outage_limit_s = 600;    ///< a request that only failed for so long ends with OUTAGE
   std::uint64_t jitter_seed = 0;  ///< 0: from process and time, so that ranks do not retry in step
   FetchTimeouts timeouts;
@@ -76,11 +79,13 @@ struct FetchSettings {
 struct FetchStats {
   std::int64_t n_submitted = 0;
   std::int64_t n_succeeded = 0;
-  std::int64_t n_failed = 0;     ///< ended with an error, cancelled ones included
-  std::int64_t n_retries = 0;    ///< tries after the first
-  std::int64_t n_throttled = 0;  ///< answers that asked to slow down (503 SlowDown, 429)
-  std::int64_t n_bytes = 0;      ///< of successful answers
-  std::int64_t busy_ns = 0;      ///< sum over successful answers of the time from start to end of the last try
+  std::int64_t n_failed = 0;      ///< ended with an error, cancelled ones included
+  std::int64_t n_retries = 0;     ///< tries after the first
+  std::int64_t n_hedges = 0;      ///< second requests for bytes that were late
+  std::int64_t n_hedges_won = 0;  ///< of these, the ones that answered first
+  std::int64_t n_throttled = 0;   ///< answers that asked to slow down (503 SlowDown, 429)
+  std::int64_t n_bytes = 0;       ///< of successful answers
+  std::int64_t busy_ns = 0;       ///< sum over successful answers of the time from start to end of the last try
 
   std::int64_t n_waiting = 0;   ///< submitted, not started
   std::int64_t n_retrying = 0;  ///< waiting for their next try

@@ -137,6 +137,9 @@ class Speed:
     """Threads that drive the network."""
     fetch_concurrency: int | Literal["auto"] = "auto"
     """Objects in flight at one time; auto: 256 on the node."""
+    hedge_share: float = 0.02
+    """Requests that are later than nearly all others are sent a second time, and the first answer counts: at most this
+    share of extra requests. 0 turns it off."""
     prefetch_steps: int | Literal["auto"] = "auto"
     """Steps prepared ahead of the trainer; auto: 4, as far as the memory allows."""
     memory_limit: int | str = "4GiB"
@@ -321,6 +324,7 @@ class Settings:
         for name, least, most in _SPEED_LIMITS:
             value = getattr(self.speed, name)
             _require(value == "auto" or least <= value <= most, f"speed.{name} must be from {least} to {most}")
+        _require(0 <= self.speed.hedge_share <= 0.5, "speed.hedge_share must be from 0 to 0.5")
         _require(0 < parse_bytes(self.speed.memory_limit) < 2**48, "speed.memory_limit must be from 1 byte to 256 TiB")
         return self
 
@@ -341,6 +345,7 @@ class ResolvedSpeed:
     cpu_threads: int
     fetch_threads: int
     fetch_concurrency: int
+    hedge_share: float
     prefetch_steps: int
     memory_limit_bytes: int
 
@@ -354,6 +359,7 @@ def resolve_speed(speed: Speed, *, usable_cpus: int) -> ResolvedSpeed:
         cpu_threads=math.ceil(usable_cpus / ranks) if speed.cpu_threads == "auto" else speed.cpu_threads,
         fetch_threads=speed.fetch_threads,
         fetch_concurrency=max(8, 256 // ranks) if speed.fetch_concurrency == "auto" else speed.fetch_concurrency,
+        hedge_share=speed.hedge_share,
         prefetch_steps=4 if speed.prefetch_steps == "auto" else speed.prefetch_steps,
         memory_limit_bytes=parse_bytes(speed.memory_limit) // ranks,
     )

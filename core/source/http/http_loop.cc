@@ -82,7 +82,7 @@ class HttpLoop::Impl {
     Answer answer;
     Nanos started{0};
     Nanos last_progress{0};
-    bool has_first_byte = false;
+    std::optional<Nanos> first_byte;  // from the start on
     bool lacks_descriptors = false;
   };
   // What epoll watches for a descriptor. curl drops and takes back its interest with every request; epoll is told only
@@ -201,7 +201,7 @@ void HttpLoop::Impl::start_jobs() {
 }
 
 void HttpLoop::Impl::begin(std::unique_ptr<Job> job) {
-  if (job->request.stop.stop_requested()) {
+  if (job->is_unwanted()) {
     owner_.settle(worker_, std::move(job), Outcome::failed(Reason::kStopped, "no longer wanted"));
     return;
   }
@@ -226,7 +226,8 @@ void HttpLoop::Impl::begin(std::unique_ptr<Job> job) {
   slot->answer.begin(job->request.offset, job->request.length, settings_.max_object_bytes);
   slot->job = std::move(job);
   slot->started = slot->last_progress = now_;
-  slot->has_first_byte = slot->lacks_descriptors = false;
+  slot->first_byte.reset();
+  slot->lacks_descriptors = false;
   slot->error_text[0] = '\0';
   CURL* easy = slot->easy.get();
   curl_easy_setopt(easy, CURLOPT_URL, slot->wire.url.c_str());
@@ -332,18 +333,19 @@ void HttpLoop::Impl::drain_messages() {
 
 Nanos HttpLoop::Impl::sweep_interval() const {
   const FetchTimeouts& t = settings_.timeouts;
-  const Nanos shortest = std::min({t.first_byte, t.stall, t.total.count() > 0 ? t.total : t.stall});
+  const Nanos shortest =
+      std::min<Nanos>({t.first_byte, t.stall, t.total.count() > 0 ? t.total : t.stall, owner_.hedge_delay()});
   return std::clamp<Nanos>(shortest / 10, std::chrono::milliseconds(5), std::chrono::milliseconds(100));
 }
 
 std::optional<Status> HttpLoop::Impl::overdue(const Slot& slot) const {
   const FetchTimeouts& t = settings_.timeouts;
   const auto seconds = [](auto limit) { return std::chrono::duration<double>(limit).count(); };
-  if (slot.job->request.stop.stop_requested()) return Status(Reason::kStopped, "no longer wanted");
-  if (!slot.has_first_byte && now_ - slot.started > t.first_byte) {
+  if (slot.job->is_unwanted()) return Status(Reason::kStopped, "no longer wanted");
+  if (!slot.first_byte && now_ - slot.started > t.first_byte) {
     return Status(Reason::kFetchTimeout, fmt::format("no first byte of an answer within {} s", seconds(t.first_byte)));
   }
-  if (slot.has_first_byte && now_ - slot.last_progress > t.stall) {
+  if (slot.first_byte && now_ - slot.last_progress > t.stall) {
     return Status(Reason::kFetchTimeout,
                   fmt::format("stalled: nothing more for {} s, {}", seconds(t.stall), slot.answer.progress()));
   }
@@ -356,10 +358,14 @@ std::optional<Status> HttpLoop::Impl::overdue(const Slot& slot) const {
 
 void HttpLoop::Impl::sweep() {
   next_sweep_ = now_ + sweep_interval();
+  const Nanos patience = owner_.hedge_delay();
   for (std::size_t i = active_.size(); i-- > 0;) {  // backwards: finish moves the last one into the gap
     Slot& slot = *active_[i];
     std::optional<Status> why = overdue(slot);
-    if (!why) continue;
+    if (!why) {
+      if (!slot.first_byte && !slot.job->race && now_ - slot.started >= patience) owner_.hedge(*slot.job);
+      continue;
+    }
     curl_multi_remove_handle(multi_.get(), slot.easy.get());
     finish(slot, Outcome::failed(*std::move(why)));
   }
@@ -367,6 +373,7 @@ void HttpLoop::Impl::sweep() {
 
 void HttpLoop::Impl::finish(Slot& slot, Outcome outcome) {
   outcome.took = now_ - slot.started;
+  outcome.first_byte = slot.first_byte;
   const Code code = outcome.status.code();
   if (outcome.status.ok() || slot.answer.head().status > 0) has_answers_ = true;
   if (outcome.status.reason() == Reason::kFetchConnect) has_answers_ = false;
@@ -441,8 +448,8 @@ Status HttpLoop::Impl::transport_error(const Slot& slot, CURLcode code) const {
 
 std::size_t HttpLoop::Impl::on_header(char* data, std::size_t size, std::size_t n, void* user) {
   auto& slot = *static_cast<Slot*>(user);
-  slot.has_first_byte = true;
   slot.last_progress = slot.loop->now_;
+  if (!slot.first_byte) slot.first_byte = slot.last_progress - slot.started;
   slot.answer.on_header({data, size * n});
   return size * n;
 }
