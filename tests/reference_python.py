@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PYTHON = os.environ.get("STOKER_REFERENCE_PYTHON", sys.executable)
 """An interpreter with torch, torchvision and transformers; tools/golden/requirements.txt pins them."""
 _SETUP = (
-    f"import sys; sys.path[:0] = [{str(ROOT / 'python')!r}, {str(ROOT / 'tools')!r}, {str(ROOT / 'tools' / 'golden')!r}]; "
+    f"import sys; sys.path[:0] = {[str(ROOT / folder) for folder in ('python', 'tools', 'tools/golden')]!r}; "
     "import torchvision_ops; "
 )
 

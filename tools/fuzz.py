@@ -66,7 +66,9 @@ def read_targets(build: Path) -> list[Target]:
     """The targets that `build` was configured with."""
     listed = build / "fuzz" / "targets.txt"
     if not listed.exists():
-        raise SystemExit(f"{listed} is not there: build the targets with  cmake --preset fuzz && cmake --build --preset fuzz")
+        raise SystemExit(
+            f"{listed} is not there: build the targets with  cmake --preset fuzz && cmake --build --preset fuzz"
+        )
     targets = []
     for line in listed.read_text().splitlines():
         name, *seeds = line.split("\t")
@@ -82,7 +84,9 @@ def seeds_of(target: Target) -> list[Path]:
 
 def cpu_seconds(pid: int) -> float:
     """What a process that has not been waited for has used up to now."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()  # behind the name, which may hold anything
+    fields = (
+        Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    )  # behind the name, which may hold anything
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
@@ -144,7 +148,9 @@ def main() -> int:
     )
     parser.add_argument("targets", nargs="*", metavar="TARGET", help="targets to run, all unless given")
     parser.add_argument("--seconds", type=float, default=600, help="CPU time for each target (default: %(default)s)")
-    parser.add_argument("--build", type=Path, default=ROOT / "build" / "fuzz", help="build folder (default: build/fuzz)")
+    parser.add_argument(
+        "--build", type=Path, default=ROOT / "build" / "fuzz", help="build folder (default: build/fuzz)"
+    )
     parser.add_argument("--keep-going", action="store_true", help="go on with the next target after a finding")
     parser.add_argument("--list", action="store_true", help="name the targets, and how many seeds each has, and end")
     options = parser.parse_args()

@@ -2,8 +2,8 @@
 
     python tools/live_texts.py [20000 [SEED]]
 
-Words, scripts, combining marks, added tokens, fragments of both, code and white space, in any order. Needs the package tokenizers beside the
-built one. Prints how many texts differ; the exit status says whether any does.
+Words, scripts, combining marks, added tokens, fragments of both, code and white space, in any order. Needs the package
+tokenizers beside the built one. Prints how many texts differ; the exit status says whether any does.
 """
 
 from __future__ import annotations

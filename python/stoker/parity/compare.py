@@ -141,9 +141,7 @@ class _Row:
 
     def features(self, settings: Settings, *, with_pixels: bool = True) -> Features:
         """What Stoker makes of it."""
-        return features_of(
-            _opened(settings), self.line, self.media_root, with_pixels=with_pixels, source=self.source
-        )
+        return features_of(_opened(settings), self.line, self.media_root, with_pixels=with_pixels, source=self.source)
 
 
 def _opened(settings: Settings) -> _core.CoreInspector:
@@ -263,9 +261,7 @@ class _Comparer:
         asked = [_asked(each) for each in media if "frames" not in each]
         images = [GivenPicture(pixels=p, asked=a) for p, a in zip(pictures, asked, strict=True)]
         clips = []
-        for k, (said, clip) in enumerate(
-            zip((each for each in media if "frames" in each), ours.clips, strict=True)
-        ):
+        for k, (said, clip) in enumerate(zip((each for each in media if "frames" in each), ours.clips, strict=True)):
             # Only `stoker` tells the reference a rate that the row does not say; see docs/profiles.md.
             own = clip.fps if self.settings.reference == "stoker" else None
             clips.append(

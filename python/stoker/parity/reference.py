@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from stoker.errors import InvalidArgumentError
 
-__all__ = ["GivenClip", "GivenPicture", "Reference", "RefusedError", "ReferenceSample"]
+__all__ = ["GivenClip", "GivenPicture", "Reference", "ReferenceSample", "RefusedError"]
 
 _NEEDED = {"transformers": "transformers", "torch": "torch", "PIL": "pillow", "jinja2": "jinja2"}
 _IGNORE = -100
@@ -225,9 +225,7 @@ class Reference:
                 said = {"sample_fps": clip.frames_per_s, "raw_fps": clip.source_frames_per_s}
                 frames = [Image.fromarray(frame) for frame in clip.frames]
                 element = {"video": frames, **clip.asked, **{k: v for k, v in said.items() if v is not None}}
-                videos.append(
-                    vision_process.fetch_video(element, image_patch_size=patch, return_video_metadata=True)
-                )
+                videos.append(vision_process.fetch_video(element, image_patch_size=patch, return_video_metadata=True))
             given["videos"] = [video for video, _ in videos]
             given["video_metadata"] = [metadata for _, metadata in videos]
             given["do_sample_frames"] = False
