@@ -136,6 +136,16 @@ def test_orientation_and_sizes_are_told(settings: stoker.Settings, tmp_path: Pat
     assert media.size_from == "header"
 
 
+def test_an_orientation_behind_the_pixels_is_found(settings: stoker.Settings, tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    noise = Image.fromarray(np.random.default_rng(1).integers(0, 256, (128, 256, 3), dtype=np.uint8))
+    (tmp_path / "turned.webp").write_bytes(encoded(noise, "WEBP", lossless=True, exif=exif))  # longer than a first read
+    row = {"messages": [{"role": "user", "content": [{"type": "image", "image": "turned.webp"}]}, _ANSWER]}
+    (media,) = stoker.prepare(row, settings, media_root=str(tmp_path)).media
+    assert (media.stored_size, media.orientation, media.upright_size) == ((128, 256), 6, (256, 128))
+
+
 _ANSWER = {"role": "assistant", "content": "Yes."}
 
 

@@ -8,17 +8,6 @@
 namespace stoker {
 namespace {
 
-/// As the loader measures: from the first bytes, and from more of them only where they do not suffice.
-Result<Probe> probe_as_measured(std::span<const std::byte> object, std::uint64_t first_bytes,
-                                const ImageLimits& limits) {
-  std::uint64_t have = std::min<std::uint64_t>(first_bytes, object.size());
-  for (;;) {
-    auto probed = probe(object.first(have), object.size(), limits);
-    if (!probed.ok() || probed->info || probed->need_end <= have) return probed;
-    have = std::min<std::uint64_t>(probed->need_end, object.size());
-  }
-}
-
 /// What takes the place of media that could not be planned: one token for each placeholder, so that what is shown has a
 /// place for it.
 qwen_vl::ImagePlan stand_in(int merge) { return {.grid_h = merge, .grid_w = merge, .n_tokens = 1}; }
@@ -119,7 +108,8 @@ Status Inspector::read_picture(Fetcher& fetcher, const PictureRef& reference, Pr
   STOKER_TRY(FetchedObject fetched, fetcher.fetch({.url = url, .if_match = "", .stop = stop}, stop));
   object = std::move(fetched.bytes);
   measured.object_bytes = object.size();
-  auto probed = probe_as_measured(object.bytes(), settings_.speed.probe_bytes, output.image.limits);
+  // The whole object says what the loader's measuring finds out in steps, an orientation behind the pixels included.
+  auto probed = probe(object.bytes(), object.size(), output.image.limits);
   if (probed.ok()) picture.info = probed->info;
   if (is_size_trusted(output, *reference.media)) {  // wrong ones are found out when it is decoded, as in a run
     measured.is_size_from_row = true;
