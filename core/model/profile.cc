@@ -44,6 +44,7 @@ constexpr Profile with_457(Profile p) {
   p.clip_text = ClipText::kReplacesTriplet;
   p.clip_size = ClipSizeRule::kTransformers457;
   p.clip_positions = ClipPositions::kWholeSeconds;
+  p.frames_per_s_in_positions_if_unknown = 2;  // models/qwen2_5_vl/processing_qwen2_5_vl.py: the keyword `fps`
   return p;
 }
 
@@ -57,7 +58,7 @@ constexpr Profile with_qvu(Profile p) {
   p.clip_resize = Resizer::kFloat;
   p.frame_sampling = FrameSampling::kQwenVlUtils;
   p.clip_size = ClipSizeRule::kQwenVlUtils;
-  p.frames_per_s_if_unknown = 2;
+  p.frames_per_s_if_unknown = p.frames_per_s_in_positions_if_unknown = 2;
   return p;
 }
 
@@ -70,7 +71,7 @@ constexpr Profile with_care(Profile p) {
   p.grey16 = Grey16Rule::kScale;
   p.content_tokens = ContentTokens::kGuard;
   p.dropped_roles = DroppedRoles::kError;
-  p.frames_per_s_if_unknown = 2;
+  p.frames_per_s_if_unknown = p.frames_per_s_in_positions_if_unknown = 2;
   return p;
 }
 
@@ -119,10 +120,11 @@ std::string Profile::facts() const {
   return fmt::format(
       "name={} exif={} alpha={} grey16={} image_resize={} image_size={} image_normalise={} content_tokens={} "
       "dropped_roles={} clip_resize={} clip_text={} frame_sampling={} clip_size={} clip_cap={} clip_positions={} "
-      "frames_per_s={}",
+      "frames_per_s={} frames_per_s_in_positions={}",
       name, words.exif, words.alpha, words.grey16, number(image_resize), number(image_size), number(image_normalise),
       words.content_tokens, number(dropped_roles), number(clip_resize), number(clip_text), number(frame_sampling),
-      number(clip_size), number(is_clip_capped_per_frame), number(clip_positions), frames_per_s_if_unknown);
+      number(clip_size), number(is_clip_capped_per_frame), number(clip_positions), frames_per_s_if_unknown,
+      frames_per_s_in_positions_if_unknown);
 }
 
 ProfileOverrides words_of(const Profile& profile) {

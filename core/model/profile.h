@@ -83,7 +83,8 @@ struct Profile {
   ClipSizeRule clip_size = ClipSizeRule::kTransformers518;
   bool is_clip_capped_per_frame = false;  ///< transformers' cap_pixels_per_frame, announced as 5.22's only behaviour
   ClipPositions clip_positions = ClipPositions::kFractionalSeconds;
-  double frames_per_s_if_unknown = 24;  ///< of a clip whose row does not say
+  double frames_per_s_if_unknown = 24;               ///< of a clip whose row does not say, in the text of Qwen3-VL
+  double frames_per_s_in_positions_if_unknown = 24;  ///< the same in the positions of Qwen2.5-VL
 
   /// Every fact by name, the same text for equal profiles only: part of a run's fingerprint.
   std::string facts() const;

@@ -169,7 +169,9 @@ Result<ImagePlan> QwenVl::plan_image(SizePx size, const SizeRequest& request) co
 }
 
 ClipTimes QwenVl::times_of(std::int64_t n_frames, double frames_per_s, double source_frames_per_s) const {
-  const double rate = frames_per_s > 0 ? frames_per_s : profile_.frames_per_s_if_unknown;
+  const double unknown =
+      family_.has_time_in_positions ? profile_.frames_per_s_in_positions_if_unknown : profile_.frames_per_s_if_unknown;
+  const double rate = frames_per_s > 0 ? frames_per_s : unknown;
   const bool is_qvu = profile_.clip_size == ClipSizeRule::kQwenVlUtils;
   if (is_qvu) n_frames += n_frames % 2;  // made even by the last picture, whose number then counts on
   ClipTimes times{.frames = std::vector<std::int64_t>(static_cast<std::size_t>(n_frames)),

@@ -204,8 +204,9 @@ class Reference:
                 for clip in clips
             ]
             given["do_sample_frames"] = False
-            if self._is_4 and "2_5" in type(self._processor).__name__ and all(clip.frames_per_s for clip in clips):
-                given["fps"] = [clip.frames_per_s for clip in clips]
+            if self._is_4 and "2_5" in type(self._processor).__name__:
+                # A keyword of its own there, and what it defaults to.
+                given["fps"] = [clip.frames_per_s or 2.0 for clip in clips]
         return given
 
     def _by_qwen_vl_utils(self, pictures: Sequence[GivenPicture], clips: Sequence[GivenClip]) -> dict[str, Any]:
