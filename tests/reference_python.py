@@ -11,10 +11,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = os.environ.get("STOKER_REFERENCE_PYTHON", sys.executable)
 """An interpreter with torch, torchvision and transformers; tools/golden/requirements.txt pins them."""
-_SETUP = (
-    f"import sys; sys.path[:0] = {[str(ROOT / folder) for folder in ('python', 'tools', 'tools/golden')]!r}; "
-    "import torchvision_ops; "
-)
+_PATHS = [str(ROOT / "python"), str(ROOT / "tools"), str(ROOT / "tools" / "golden")]
+_SETUP = f"import sys; sys.path[:0] = {_PATHS!r}; import torchvision_ops; "
 
 
 def run(code: str, *arguments: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:

@@ -78,14 +78,19 @@ def same(ours: _core.Tokenizer, reference: Tokenizer, text: str) -> bool:
     return bool(ours.encode(text).tolist() == ids)
 
 
+def reference() -> Tokenizer:
+    """The library's own tokenizer."""
+    return Tokenizer.from_file(str(FILE))
+
+
 def differing(n_texts: int, seed: int) -> list[str]:
     """The texts whose ids differ, of `n_texts`."""
-    ours, reference = _core.Tokenizer(FILE), Tokenizer.from_file(str(FILE))
-    texts = Texts(seed, reference)
+    ours, theirs = _core.Tokenizer(FILE), reference()
+    texts = Texts(seed, theirs)
     different = []
     for _ in range(n_texts):
         text = texts.next()
-        if not same(ours, reference, text):
+        if not same(ours, theirs, text):
             different.append(text)
     return different
 
