@@ -7,6 +7,7 @@
 #   PYTHON=python3.12 interpreter for the virtual environment
 #   TORCH_INDEX=URL   where the tests take torch from; PyTorch's CPU index spares gigabytes where PyPI has only the CUDA build
 #   BENCH=pixels      one benchmark group instead of all
+#   HEIF=1            an engine that also decodes HEIC and AVIF, with libheif
 #   FUZZ="--seconds 30 jpeg"  what `make fuzz` hands to tools/fuzz.py (see its --help)
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -21,6 +22,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet
 TORCH_INDEX ?=
 BENCH ?=
 FUZZ ?=
+HEIF ?=
 # CMake reads it when a build folder is made; each compile is then looked up before it is run.
 export CMAKE_CXX_COMPILER_LAUNCHER := $(shell command -v ccache)
 # Paths below the checkout do not count, so a clone next door finds what this one compiled.
@@ -63,10 +65,17 @@ $(STAMPS)/test: $(STAMPS)/demo requirements/test.txt | build/stamps/system-test
 	$(PIP) install -r requirements/test.txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 	touch $@
 
+# One of the two: changing the option builds anew.
+$(STAMPS)/heif-on: $(STAMPS)/venv | build/stamps/system-heif
+	rm -f $(STAMPS)/heif-off && touch $@
+
+$(STAMPS)/heif-off: $(STAMPS)/venv
+	rm -f $(STAMPS)/heif-on && touch $@
+
 # The build folder stays, so only what changed is compiled; a changed Python file needs no new install.
-$(STAMPS)/build: $(STAMPS)/demo pyproject.toml $(CMAKE_FILES) $(CORE_FILES)
+$(STAMPS)/build: $(STAMPS)/demo $(STAMPS)/heif-$(if $(HEIF),on,off) pyproject.toml $(CMAKE_FILES) $(CORE_FILES)
 	@echo "build: the engine, with $(JOBS) compilers (the first time takes minutes)"
-	$(PIP) install --no-deps --no-build-isolation --editable .
+	$(PIP) install --no-deps --no-build-isolation --editable . --config-settings=cmake.define.STOKER_HEIF=$(if $(HEIF),ON,OFF)
 	touch $@
 
 # ---- checking

@@ -84,9 +84,8 @@ def seeds_of(target: Target) -> list[Path]:
 
 def cpu_seconds(pid: int) -> float:
     """What a process that has not been waited for has used up to now."""
-    fields = (
-        Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    )  # behind the name, which may hold anything
+    # Behind the name, which may hold anything.
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 

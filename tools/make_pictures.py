@@ -1,6 +1,6 @@
 """Writes ``testdata/pictures``: one small file of each kind that a decoder must know, for conformance and fuzzing.
 
-The committed files stay as they are; run this to add kinds. Needs Pillow.
+The committed files stay as they are; run this to add kinds. Needs Pillow, and pillow-heif for HEIC.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from picture_variants import bmp, gif, palette_photo, photo, random_bytes, rle4, rle8, saved, tiff_tiled  # noqa: E402
 
 ORIENTATION_6 = bytes.fromhex("4578696600004949 2a00 08000000 0100 1201 0300 01000000 06000000 00000000")
+ORIENTATION_7 = ORIENTATION_6.replace(b"\x06", b"\x07")
 
 
 def files() -> dict[str, bytes]:
@@ -42,7 +43,27 @@ def files() -> dict[str, bytes]:
     out["lzw.tiff"] = saved(photo("RGBA", 13, 11), "TIFF", compression="tiff_lzw")
     out["packbits.tiff"] = saved(palette_photo(21, 15, 256), "TIFF", compression="packbits")
     out["tiled.tiff"] = tiff_tiled(40, 21, 3, 16, orientation=6)
+    out["lossy.avif"] = saved(plain, "AVIF", quality=60, speed=8)
+    out["alpha.avif"] = saved(photo("RGBA", 13, 11), "AVIF", quality=90, subsampling="4:4:4", speed=8)
+    out["turned.avif"] = saved(plain, "AVIF", quality=60, speed=8, exif=ORIENTATION_7)
+    out["animated.avif"] = saved(frames[0], "AVIF", save_all=True, append_images=frames[1:], quality=40, speed=8)
+    out |= heic_files()
     return out
+
+
+def heic_files() -> dict[str, bytes]:
+    """Those that take a library of their own, if it is there."""
+    try:
+        import pillow_heif
+    except ImportError:
+        return {}
+    pillow_heif.register_heif_opener()
+    plain, alpha = photo("RGB", 21, 15), photo("RGBA", 24, 16)
+    return {
+        "lossy.heic": saved(plain, "HEIF", quality=60),
+        "alpha.heic": saved(alpha, "HEIF", quality=90, chroma=444),
+        "turned.heic": saved(plain, "HEIF", quality=60, exif=ORIENTATION_6),
+    }
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 # Installs the system packages that are missing, from the distribution, and nothing else.
 #
 #   tools/setup.sh build    compiler and libraries that `make build` needs
+#   tools/setup.sh heif     and what `make build HEIF=1` needs on top, to decode HEIC and AVIF
 #   tools/setup.sh test     and what `make test`, `make bench` and `make lint` need on top
 #   tools/setup.sh python   prints the Python interpreter to make the virtual environment from
 #
@@ -31,6 +32,14 @@ find_python() {
   done
   say "no Python from 3.11 to 3.14 with venv and headers; install one, or name it: make build PYTHON=/path/to/python3"
   return 1
+}
+
+heif_packages() {  # newer distributions have the codecs as plugins, which --no-install-recommends leaves out
+  local plugin
+  echo libheif-dev
+  for plugin in libheif-plugin-libde265 libheif-plugin-dav1d; do
+    if apt-cache show "$plugin" >/dev/null 2>&1; then echo "$plugin"; fi
+  done
 }
 
 is_installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
@@ -70,6 +79,7 @@ install_missing() {
 case ${1:-} in
   python) find_python ;;
   build) [ -n "${STOKER_SKIP_SETUP:-}" ] || install_missing "${build_packages[@]}" ;;
-  test) [ -n "${STOKER_SKIP_SETUP:-}" ] || install_missing "${build_packages[@]}" "${test_packages[@]}" ;;
-  *) say "usage: tools/setup.sh build|test|python"; exit 2 ;;
+  heif) [ -n "${STOKER_SKIP_SETUP:-}" ] || install_missing "${build_packages[@]}" $(heif_packages) ;;
+  test) [ -n "${STOKER_SKIP_SETUP:-}" ] || install_missing "${build_packages[@]}" "${test_packages[@]}" $(heif_packages) ;;
+  *) say "usage: tools/setup.sh build|heif|test|python"; exit 2 ;;
 esac

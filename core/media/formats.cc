@@ -6,6 +6,10 @@
 #include "media/bmp/bmp_header.h"
 #include "media/gif/gif.h"
 #include "media/gif/gif_header.h"
+#ifdef STOKER_HEIF
+#include "media/heif/heif.h"
+#include "media/heif/heif_header.h"
+#endif
 #include "media/jpeg/jpeg.h"
 #include "media/jpeg/jpeg_header.h"
 #include "media/png/png.h"
@@ -39,6 +43,9 @@ constexpr auto kFormats = std::to_array<FormatEntry>({
     {ImageFormat::kGif, begins_as_gif, probe_gif, nullptr, make<GifDecoder>},
     {ImageFormat::kBmp, begins_as_bmp, probe_bmp, nullptr, make<BmpDecoder>},
     {ImageFormat::kTiff, begins_as_tiff, probe_tiff, nullptr, make<TiffDecoder>},
+#ifdef STOKER_HEIF
+    {ImageFormat::kHeif, begins_as_heif, probe_heif, nullptr, make<HeifDecoder>},
+#endif
 });
 
 constexpr std::array<std::string_view, kImageFormatCount> kNames = {"jpeg", "png",  "webp", "gif",

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "media/encode_for_test.h"
+#include "media/formats.h"
 #include "media/exif.h"
 
 namespace stoker {
@@ -26,6 +27,7 @@ TEST(Probe, NamesWhatIsNoPicture) {
     Reason reason;
     std::string_view says;
   };
+  const bool has_heif = find_format(ImageFormat::kHeif) != nullptr;
   for (const Row& row : {
            Row{""sv, Reason::kImgEmpty, "0 bytes"},
            Row{"<!DOCTYPE html>\n<html>"sv, Reason::kImgNotAnImage, "HTML"},
@@ -37,10 +39,11 @@ TEST(Probe, NamesWhatIsNoPicture) {
            Row{"version https://git-lfs.github.com/spec/v1\noid"sv, Reason::kImgNotAnImage, "Git LFS"},
            Row{"\0\0\0\x18"
                "ftypheic\0\0\0\0mif1heic"sv,
-               Reason::kImgUnsupported, "HEIF (heic)"},
+               has_heif ? Reason::kImgTruncated : Reason::kImgUnsupported,
+               has_heif ? "header" : "HEIF (heic) not supported by this build (built with STOKER_HEIF it is"},
            Row{"\0\0\0\x18"
                "ftypavif\0\0\0\0mif1"sv,
-               Reason::kImgUnsupported, "AVIF"},
+               has_heif ? Reason::kImgTruncated : Reason::kImgUnsupported, has_heif ? "header" : "AVIF (avif)"},
            Row{"RIFF\x24\0\0\0WEBPVP8 "sv, Reason::kImgTruncated, "header"},
            Row{"GIF89a\x20\0\x20\0"sv, Reason::kImgTruncated, "header"},
            Row{"BM\x36\x0c\0\0"sv, Reason::kImgTruncated, "signature"},

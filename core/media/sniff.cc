@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "media/heif/heif_brand.h"
+
 namespace stoker {
 namespace {
 
@@ -83,12 +85,9 @@ std::string likeness(std::string_view text) {
 
 /// "HEIF (heic)", "WebP" and so on; empty if it is none of these.
 std::string container_name(std::string_view text) {
-  if (text.size() >= 12 && text.substr(4, 4) == "ftyp") {
-    const std::string_view brand = text.substr(8, 4);
-    if (brand == "avif" || brand == "avis") return fmt::format("AVIF ({})", brand);
-    if (brand == "heic" || brand == "heix" || brand == "hevc" || brand == "hevx" || brand == "mif1" ||
-        brand == "msf1") {
-      return fmt::format("HEIF ({})", brand);
+  if (const std::string_view brand = major_brand(text); !brand.empty()) {
+    if (const HeifBrand kind = heif_brand(brand); kind != HeifBrand::kNone) {
+      return fmt::format("{} ({})", kind == HeifBrand::kAvif ? "AVIF" : "HEIF", brand);
     }
     return is_text(brand) ? fmt::format("ISO media, a video ({})", brand) : std::string("ISO media");
   }
@@ -113,7 +112,10 @@ Result<const FormatEntry*> sniff(std::span<const std::byte> prefix, bool is_whol
     return Status(Reason::kImgTruncated, fmt::format("ends after {} bytes, inside the signature", text.size()));
   }
   if (const std::string name = container_name(text); !name.empty()) {
-    return Status(Reason::kImgUnsupported, fmt::format("{} not supported by this build; {}", name, shown(text)));
+    const bool is_option = heif_brand(major_brand(text)) != HeifBrand::kNone;
+    return Status(Reason::kImgUnsupported,
+                  fmt::format("{} not supported by this build{}; {}", name,
+                              is_option ? " (built with STOKER_HEIF it is, see docs/data.md)" : "", shown(text)));
   }
   return Status(Reason::kImgNotAnImage, fmt::format("looks like {}; {}", likeness(text), shown(text)));
 }
