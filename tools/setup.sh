@@ -34,12 +34,11 @@ find_python() {
   return 1
 }
 
-heif_packages() {  # newer distributions have the codecs as plugins, which --no-install-recommends leaves out
-  local plugin
-  echo libheif-dev
-  for plugin in libheif-plugin-libde265 libheif-plugin-dav1d; do
-    if apt-cache show "$plugin" >/dev/null 2>&1; then echo "$plugin"; fi
-  done
+heif_packages() {  # the library, and its codecs where they are plugins, which --no-install-recommends would leave out
+  case $(. /etc/os-release && echo "${VERSION_CODENAME:-}") in
+    bookworm) echo libheif-dev ;;
+    *) echo libheif-dev libheif-plugin-libde265 libheif-plugin-aomdec ;;
+  esac
 }
 
 is_installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }

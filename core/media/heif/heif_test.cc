@@ -120,7 +120,8 @@ TEST(Heif, GivesHeicUprightWhateverExifSays) {
       }
     }
   }
-  EXPECT_EQ(back.pixels, plain.pixels);
+  // Equal with libheif 1.15; 1.23 has other chroma for odd sizes on their side (9.7). Turned wrongly it is 46 and more.
+  EXPECT_LT(difference(back, plain), 20);
 }
 
 TEST(Heif, AsksForNoMoreThanItsFirstBoxes) {
