@@ -288,6 +288,7 @@ void Fetcher::Impl::Lane::retry_or_fail(std::unique_ptr<Job> job, Outcome outcom
     if (job->race->leave()) return;
     job->race.reset();  // the other one failed before: this is now the only one
   }
+  job->partial = std::move(outcome.partial);
   const Nanos now = impl_.clock_.now();
   if (outcome.try_again_now && job->n_tries - job->n_failures <= kMaxTriesForFree) {
     impl_.n_retries_.add(1);

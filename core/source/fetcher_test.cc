@@ -412,9 +412,75 @@ TEST(Fetcher, AShortBodyIsNeverTakenForTheWhole) {
   }
 }
 
+TEST(Fetcher, AShortBodyIsContinuedWhereItEnded) {
+  std::atomic<std::size_t> n_sent{0};
+  std::atomic<int> n{0};
+  LoopbackServer server([&](const ServerRequest& r) {
+    ServerReply reply = serve(r, 100'000);
+    if (n.fetch_add(1) < 3) {
+      reply.n_send = 30'000;
+      reply.then = Then::kClose;
+    }
+    n_sent += std::min(reply.n_send, reply.body.size());
+    return reply;
+  });
+  const auto fetcher = make(settings_for(server));
+  auto whole = fetcher->fetch(request_for("s3://b/k"));
+  ASSERT_TRUE(whole.ok()) << whole.status().to_string();
+  EXPECT_EQ(text(*whole), object_of("/b/k", 100'000));
+  EXPECT_EQ(whole->total_bytes, 100'000U);
+  EXPECT_EQ(n_sent, 100'000U) << "no byte came twice";
+
+  n = n_sent = 0;
+  auto part = fetcher->fetch({.url = "s3://b/k", .offset = 1'000, .length = 70'000});
+  ASSERT_TRUE(part.ok()) << part.status().to_string();
+  EXPECT_EQ(text(*part), object_of("/b/k", 100'000).substr(1'000, 70'000));
+  EXPECT_EQ(n_sent, 70'000U);
+}
+
+TEST(Fetcher, AnObjectThatChangesInTheMiddleIsReadFromItsBeginning) {
+  for (const bool checks_tags : {true, false}) {
+    std::atomic<int> n{0};
+    LoopbackServer server([&](const ServerRequest& r) {
+      ServerReply reply = serve(r);
+      if (n.fetch_add(1) == 0) {
+        reply.n_send = 600;
+        reply.then = Then::kClose;
+        return reply;
+      }
+      std::transform(reply.body.begin(), reply.body.end(), reply.body.begin(),
+                     [](char c) { return c == 'k' ? 'K' : c; });
+      for (auto& [name, value] : reply.headers) {
+        if (name == "ETag") value = "\"new\"";
+      }
+      if (checks_tags && r.headers.contains("if-match")) return error_reply(412, "PreconditionFailed");
+      return reply;
+    });
+    auto object = make(settings_for(server))->fetch(request_for("s3://b/k"));
+    ASSERT_TRUE(object.ok()) << object.status().to_string();
+    std::string wanted = object_of("/b/k");
+    std::replace(wanted.begin(), wanted.end(), 'k', 'K');
+    EXPECT_EQ(text(*object), wanted);
+    EXPECT_EQ(object->etag, "\"new\"");
+    EXPECT_EQ(n, 3);
+  }
+  // Who named the tag is told, instead of getting another object.
+  std::atomic<int> n{0};
+  LoopbackServer server([&](const ServerRequest& r) {
+    ServerReply reply = serve(r);
+    reply.n_send = 600;
+    reply.then = Then::kClose;
+    return n.fetch_add(1) == 0 ? reply : error_reply(412, "PreconditionFailed");
+  });
+  FetchRequest request = request_for("s3://b/k");
+  request.if_match = "\"tag\"";
+  EXPECT_EQ(make(settings_for(server))->fetch(std::move(request)).status().reason(), Reason::kMediaChanged);
+}
+
 TEST(Fetcher, AShortBodyWithoutEndSaysHowMuchCame) {
   LoopbackServer server([&](const ServerRequest& r) {
     ServerReply reply = serve(r);
+    reply.headers.clear();  // without a tag nothing can be continued
     reply.n_send = 600;
     reply.then = Then::kClose;
     return reply;
@@ -480,6 +546,7 @@ TEST(Fetcher, ProgressTimeoutsSayWhichAndHowMuch) {
   LoopbackServer server([](const ServerRequest& r) {
     ServerReply reply = serve(r);
     reply.stalls_first = r.target == "/b/silent";
+    reply.headers.clear();  // without a tag nothing can be continued
     reply.n_send = 600;
     reply.then = Then::kStall;
     return reply;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "source/hedge.h"
+#include "source/partial.h"
 #include "source/source.h"
 #include "source/url.h"
 
@@ -20,8 +21,9 @@ struct Job {
   int n_tries = 0;             ///< that have ended
   int n_failures = 0;          ///< of these, the ones that count for backoff
   std::optional<Nanos> failing_since;
-  bool is_hedge = false;       ///< the second request of a race
-  std::shared_ptr<Race> race;  ///< if the same bytes are asked for twice
+  std::optional<Partial> partial;  ///< what the last try got
+  bool is_hedge = false;           ///< the second request of a race
+  std::shared_ptr<Race> race;      ///< if the same bytes are asked for twice
 
   /// Nobody needs the answer any more.
   bool is_unwanted() const { return request.stop.stop_requested() || (race && race->is_over()); }
@@ -32,6 +34,7 @@ struct Outcome {
   Status status;  ///< ok: `object` is the answer
   FetchedObject object;
   std::optional<Nanos> retry_after;  ///< the store's own wish
+  std::optional<Partial> partial;    ///< of a body that ended early
   bool is_throttled = false;
   bool try_again_now =
       false;  ///< something was learned (a region, fresh credentials) that makes the next try another one

@@ -89,12 +89,19 @@ void AnswerHead::read_line(std::string_view line) {
   }
 }
 
-void Answer::begin(std::uint64_t offset, std::optional<std::uint64_t> length, std::uint64_t max_object_bytes) {
+void Answer::begin(std::uint64_t offset, std::optional<std::uint64_t> length, std::uint64_t max_object_bytes,
+                   std::optional<Partial> partial) {
   *this = {};
   offset_ = offset;
   wants_nothing_ = length == std::uint64_t{0};
   length_ = wants_nothing_ ? 1 : length;
   max_object_bytes_ = max_object_bytes;
+  if (!partial) return;
+  bytes_ = std::move(partial->bytes);
+  n_filled_ = partial->n_filled;
+  n_want_ = bytes_.size();
+  n_total_ = partial->total_bytes;
+  expected_etag_ = std::move(partial->etag);
 }
 
 bool Answer::refuse(Reason reason, std::string message) {
@@ -119,6 +126,18 @@ bool Answer::make_room(std::uint64_t n_bytes) {
 
 bool Answer::place() {
   is_placed_ = true;
+  const std::uint64_t from = offset_ + n_filled_;  // n_filled_: of an earlier answer
+  if (is_continuation()) {
+    const auto& range = head_.content_range;
+    const bool is_rest = head_.status == 206 && range && range->first == from && range->end == offset_ + *n_want_ &&
+                         range->total == n_total_;
+    const bool is_whole = head_.status == 200 && head_.content_length == n_total_;
+    if (head_.etag != expected_etag_ || (!is_rest && !is_whole)) {
+      return refuse(Reason::kFetchShortBody, "the object changed while it was read: starting over");
+    }
+    if (is_whole) n_skip_ = from;
+    return true;
+  }
   if (head_.status == 206) {
     const auto& range = head_.content_range;
     if (!range || !range->first || !range->total)
@@ -171,6 +190,17 @@ bool Answer::on_body(std::string_view bytes) {
   return !(is_complete() && more_comes);
 }
 
+std::optional<Partial> Answer::take_partial() {
+  if (head_.status == 412 || head_.status == 416) return std::nullopt;  // the object is another one by now
+  const bool has_begun = is_success() && is_placed_;
+  if (!refusal_.ok() || (!has_begun && !is_continuation()) || !n_want_ || !n_total_ || wants_nothing_) {
+    return std::nullopt;
+  }
+  std::string& etag = is_continuation() ? expected_etag_ : head_.etag;
+  if (n_filled_ == 0 || n_filled_ == *n_want_ || etag.empty() || etag.substr(0, 2) == "W/") return std::nullopt;
+  return Partial{.bytes = std::move(bytes_), .n_filled = n_filled_, .total_bytes = *n_total_, .etag = std::move(etag)};
+}
+
 std::string Answer::progress() const {
   if (!n_want_) return fmt::format("{} bytes came", n_filled_);
   return fmt::format("{} of {} bytes came", n_filled_, *n_want_);
@@ -188,7 +218,7 @@ Result<FetchedObject> Answer::finish() {
     return object;
   }
   if (refusal_.ok() && !is_placed_ && head_.content_length.value_or(0) == 0 && !head_.content_range &&
-      !head_.is_chunked) {
+      !head_.is_chunked && !is_continuation()) {
     is_placed_ = true;  // an empty body calls no on_body
     n_want_ = n_total_ = 0;
     if (!head_.content_length)

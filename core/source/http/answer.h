@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "source/partial.h"
 #include "source/source.h"
 
 namespace stoker {
@@ -40,7 +41,9 @@ class Answer {
  public:
   static constexpr std::size_t kMaxErrorBody = 16 * 1024;
 
-  void begin(std::uint64_t offset, std::optional<std::uint64_t> length, std::uint64_t max_object_bytes);
+  /// @param partial  What an earlier answer gave: then only the rest was asked for.
+  void begin(std::uint64_t offset, std::optional<std::uint64_t> length, std::uint64_t max_object_bytes,
+             std::optional<Partial> partial = std::nullopt);
   void on_header(std::string_view line) { head_.read_line(line); }
   /// @return false if the rest is not wanted: see `is_complete` and `finish`.
   bool on_body(std::string_view bytes);
@@ -57,8 +60,12 @@ class Answer {
   /// After the connection said that the body has ended, or `is_complete`. For 200 and 206, and for 416, which means an
   /// empty part.
   Result<FetchedObject> finish();
+  /// Instead of `finish`, when the body ended early: what another answer can go on from. Nothing if no byte came, or if
+  /// the object has no tag to know it by.
+  std::optional<Partial> take_partial();
 
  private:
+  bool is_continuation() const { return !expected_etag_.empty(); }
   bool place();  // decides where the body goes, once the head is complete
   bool make_room(std::uint64_t n_bytes);
   bool refuse(Reason reason, std::string message);
@@ -66,6 +73,7 @@ class Answer {
   std::uint64_t offset_ = 0;
   std::optional<std::uint64_t> length_;
   std::uint64_t max_object_bytes_ = 0;
+  std::string expected_etag_;   // of a continuation
   bool wants_nothing_ = false;  // only tag and size: HTTP has no empty range, so one byte is asked for and dropped
 
   AnswerHead head_;

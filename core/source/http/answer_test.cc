@@ -79,6 +79,57 @@ TEST(Answer, RefusesWhatItCannotCheck) {
             Reason::kMediaTooLarge);
 }
 
+// "0123456789" broke off behind the fifth byte; what a next answer makes of it.
+TEST(Answer, GoesOnWhereAnotherOneEnded) {
+  const auto begun = [](const std::string& etag) {
+    Answer answer;
+    answer.begin(0, std::nullopt, kLimit);
+    for (const std::string& line :
+         {std::string("HTTP/1.1 200 OK"), std::string("Content-Length: 10"), "ETag: " + etag}) {
+      answer.on_header(line);
+    }
+    answer.on_body("01234");
+    EXPECT_FALSE(answer.finish().ok());
+    return answer.take_partial();
+  };
+  const auto go_on = [&](std::vector<std::string> head, const std::string& body, bool again = false) {
+    Answer answer;
+    answer.begin(0, std::nullopt, kLimit, begun("\"tag\""));
+    if (again) {  // a try in between that got no answer
+      auto kept = answer.take_partial();
+      EXPECT_TRUE(kept && kept->n_filled == 5);
+      answer.begin(0, std::nullopt, kLimit, std::move(kept));
+    }
+    for (const std::string& line : head) answer.on_header(line);
+    for (const char c : body) {
+      if (!answer.on_body(std::string_view(&c, 1))) break;
+    }
+    return answer.finish();
+  };
+  const std::string tag = "ETag: \"tag\"";
+  for (const bool again : {false, true}) {
+    const auto rest = go_on({"HTTP/1.1 206 Partial", "Content-Range: bytes 5-9/10", tag}, "56789", again);
+    ASSERT_TRUE(rest.ok()) << rest.status().to_string();
+    EXPECT_EQ(text(*rest), "0123456789");
+    EXPECT_EQ(rest->total_bytes, 10U);
+  }
+  EXPECT_EQ(text(*go_on({"HTTP/1.1 200 OK", "Content-Length: 10", tag}, "0123456789")), "0123456789");  // range ignored
+  // Anything else is another object, or none: nothing of it may stand behind the first half.
+  for (const auto& head :
+       std::vector<std::vector<std::string>>{{"HTTP/1.1 206 Partial", "Content-Range: bytes 5-9/10", "ETag: \"new\""},
+                                             {"HTTP/1.1 206 Partial", "Content-Range: bytes 5-9/10"},
+                                             {"HTTP/1.1 206 Partial", "Content-Range: bytes 4-9/10", tag},
+                                             {"HTTP/1.1 206 Partial", "Content-Range: bytes 5-9/11", tag},
+                                             {"HTTP/1.1 206 Partial", tag},
+                                             {"HTTP/1.1 200 OK", "Content-Length: 11", tag},
+                                             {"HTTP/1.1 200 OK", "Transfer-Encoding: chunked", tag},
+                                             {"HTTP/1.1 200 OK", "Content-Length: 0", tag}}) {
+    EXPECT_EQ(go_on(head, "56789").status().reason(), Reason::kFetchShortBody) << head[1];
+  }
+  EXPECT_FALSE(begun("").has_value()) << "nothing says whether it is still the same object";
+  EXPECT_FALSE(begun("W/\"tag\"").has_value());
+}
+
 TEST(Answer, ARangePastTheEndIsEmptyOnlyIfItIsPastTheEnd) {
   auto past = feed({"HTTP/1.1 416 No", "Content-Range: bytes */10"}, "", 1, 10, 5);
   ASSERT_TRUE(past.ok());

@@ -4,7 +4,14 @@
 
 namespace stoker {
 
-void add_conditions(const FetchRequest& request, std::vector<std::string>& headers) {
+void add_conditions(const Job& job, std::vector<std::string>& headers) {
+  const FetchRequest& request = job.request;
+  if (job.partial) {
+    headers.push_back(fmt::format("Range: bytes={}-{}", request.offset + job.partial->n_filled,
+                                  request.offset + job.partial->bytes.size() - 1));
+    headers.push_back("If-Match: " + job.partial->etag);
+    return;
+  }
   if (request.length) {
     headers.push_back(fmt::format("Range: bytes={}-{}", request.offset,
                                   request.offset + std::max<std::uint64_t>(*request.length, 1) - 1));
@@ -65,7 +72,7 @@ Result<WireRequest> PlainHttp::prepare(const Job& job) {
       wire.url += c;
     }
   }
-  add_conditions(job.request, wire.headers);
+  add_conditions(job, wire.headers);
   return wire;
 }
 

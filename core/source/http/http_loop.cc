@@ -84,6 +84,7 @@ class HttpLoop::Impl {
     Nanos last_progress{0};
     std::optional<Nanos> first_byte;  // from the start on
     bool lacks_descriptors = false;
+    bool is_continuation = false;
   };
   // What epoll watches for a descriptor. curl drops and takes back its interest with every request; epoll is told only
   // when it matters.
@@ -223,7 +224,9 @@ void HttpLoop::Impl::begin(std::unique_ptr<Job> job) {
   slot->headers.reset(headers);
   slot->dialect = &dialect;
   slot->wire = std::move(wire).value();
-  slot->answer.begin(job->request.offset, job->request.length, settings_.max_object_bytes);
+  slot->is_continuation = job->partial.has_value();
+  slot->answer.begin(job->request.offset, job->request.length, settings_.max_object_bytes,
+                     std::exchange(job->partial, std::nullopt));
   slot->job = std::move(job);
   slot->started = slot->last_progress = now_;
   slot->first_byte.reset();
@@ -375,6 +378,7 @@ void HttpLoop::Impl::finish(Slot& slot, Outcome outcome) {
   outcome.took = now_ - slot.started;
   outcome.first_byte = slot.first_byte;
   const Code code = outcome.status.code();
+  if (code == Code::kUnavailable) outcome.partial = slot.answer.take_partial();
   if (outcome.status.ok() || slot.answer.head().status > 0) has_answers_ = true;
   if (outcome.status.reason() == Reason::kFetchConnect) has_answers_ = false;
   if (code != Code::kOk && code != Code::kCancelled)
@@ -396,6 +400,11 @@ Outcome HttpLoop::Impl::outcome_of(Slot& slot, CURLcode code) {
   if (!has_ended) {
     Outcome outcome = Outcome::failed(transport_error(slot, code));
     outcome.is_throttled = outcome.status.reason() == Reason::kFetchFdLimit;
+    return outcome;
+  }
+  if (slot.is_continuation && (status == 412 || status == 416) && slot.job->request.if_match.empty()) {
+    Outcome outcome = Outcome::failed(Reason::kFetchShortBody, "the object changed while it was read: starting over");
+    outcome.try_again_now = true;
     return outcome;
   }
   if (!answer.is_success() && status != 416)

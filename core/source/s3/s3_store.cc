@@ -160,7 +160,7 @@ Result<WireRequest> S3Store::prepare(const Job& job) {
     wire.url = endpoint_.scheme + "://" + address.host + signature.encoded_path;
     for (auto& [name, value] : signature.headers) wire.headers.push_back(name + ": " + value);
   }
-  add_conditions(job.request, wire.headers);
+  add_conditions(job, wire.headers);
   return wire;
 }
 
