@@ -124,6 +124,15 @@ nb::dict prepared_dict(Prepared prepared, const qwen_vl::ProcessorConfig& config
                                 turn.is_assistant, turn.tokens.begin, turn.tokens.end));
   }
   out["turns"] = turns;
+  nb::list boxes;
+  for (const PreparedBox& each : prepared.boxes) {
+    nb::list points;
+    for (const double x : each.box.points) points.append(x);
+    boxes.append(nb::make_tuple(each.box.name.empty() ? nb::object(nb::int_(each.image)) : nb::object(nb::none()),
+                                nb::tuple(points), each.box.is_share_of_sides, text_or_bytes(each.box.name),
+                                text_or_bytes(each.text)));
+  }
+  out["boxes"] = boxes;
   out["cost"] = prepared.cost;
   return out;
 }

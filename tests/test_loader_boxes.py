@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -142,6 +143,8 @@ def test_boxes_are_written_as_the_family_was_trained(family: str, model: Path, i
                 for got in (shown.labels, batch.labels[begin:end]):
                     np.testing.assert_array_equal(got, wanted.labels)
                 assert shown.turns == wanted.turns
+                assert [list(box.points) for box in shown.boxes if not box.name] == row["objects"]["bbox"]
+                assert [box.name for box in shown.boxes if box.name] == row["objects"]["ref"]
                 seen += 1
                 n_tokens += end - begin
     assert seen == len(rows)
@@ -204,6 +207,11 @@ def test_boxes_are_of_the_upright_picture_that_the_header_tells(tmp_path: Path) 
     data.row(boxed(turned, {"bbox": [[0, 0, 256, 512]]}))
     settings = settings_for(data.write(), tmp_path, epochs=1)
     assert _answer(stoker.prepare(data.lines[0], settings), settings) == "[0, 0, 1000, 1000]"
+    done = CliRunner().invoke(app, ["inspect", str(data.manifest), "--model", settings.model, "--json"])
+    wanted = {"media": 0, "points": [0, 0, 256, 512], "is_share_of_sides": False, "text": "[0, 0, 1000, 1000]"}
+    assert json.loads(done.stdout)["boxes"] == [wanted]
+    shown = CliRunner().invoke(app, ["inspect", str(data.manifest), "--model", settings.model], env={"COLUMNS": "160"})
+    assert re.search(r"0 +media 0 +\[0, 0, 256, 512\] +\[0, 0, 1000, 1000\]", shown.output)
     with pytest.raises(stoker.BadSampleError, match="outside its picture, which is 256x512"):
         stoker.prepare(data.lines[0], settings.replace(media={"exif": "ignore"}))
 

@@ -50,6 +50,17 @@ class Places {
   std::vector<std::int64_t> begins_;
 };
 
+std::vector<PreparedBox> boxes_of(const Sample& row, std::vector<std::string> texts) {
+  std::vector<PreparedBox> out;
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    const Box& box = row.boxes[i];
+    std::size_t image = 0;
+    for (std::size_t m = 0; m < box.media; ++m) image += row.media[m].kind == MediaKind::kImage ? 1 : 0;
+    out.push_back({.box = box, .image = image, .text = std::move(texts[i])});
+  }
+  return out;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Inspector>> Inspector::create(LoaderSettings settings) {
@@ -246,8 +257,8 @@ Result<Prepared> Inspector::prepare(std::string_view line, const std::string& me
   MeasuredSample sample;
   Sample row;
   RowNotes notes;
-  std::vector<qwen_vl::TurnRange> turns;
-  out.bad = read_sample(line, media_root, rows, settings_.output, *model_, sample, row, &notes, &turns);
+  ShownText shown;
+  out.bad = read_sample(line, media_root, rows, settings_.output, *model_, sample, row, &notes, &shown);
   out.id = notes.id;
   if (!out.bad.ok()) {
     out.bad_media = sample.bad_media;
@@ -257,15 +268,16 @@ Result<Prepared> Inspector::prepare(std::string_view line, const std::string& me
   Objects objects;
   STOKER_CHECKED(read_pictures(row.media, sample, out, objects, stop));
   if (out.bad.ok()) {
-    out.bad = finish_measured(settings_.output, *model_, sample, &turns);
+    out.bad = finish_measured(settings_.output, *model_, sample, &shown);
     out.bad_media = sample.bad_media;
     if (!out.bad.ok() && out.bad.code() != Code::kBadSample) return out.bad;
   } else {
-    static_cast<void>(finish_text(*model_, sample, &turns));  // what is bad is known; the text is for looking at
+    static_cast<void>(finish_text(*model_, sample, &shown));  // what is bad is known; the text is for looking at
   }
   if (sample.text.ids.empty()) return out;  // the row's boxes have no place in it
   take_plans(sample, out);
-  write_tokens(sample, row, turns, out);
+  write_tokens(sample, row, shown.turns, out);
+  out.boxes = boxes_of(row, std::move(shown.boxes));
   if (with_pixels) STOKER_CHECKED(decode(sample, objects, out));
   return out;
 }

@@ -52,6 +52,13 @@ struct PreparedTurn {
   TokenRange tokens;
 };
 
+/// A box of the row, or the name of an object.
+struct PreparedBox {
+  Box box;                ///< as the row has it
+  std::size_t image = 0;  ///< the number of its picture among the images
+  std::string text;       ///< what stands for it
+};
+
 /// One sample as the model will see it. T tokens, P patches of images, V of clips, p pixels a side, t frames deep.
 struct Prepared {
   std::string id;         ///< of the row; for people
@@ -65,6 +72,7 @@ struct Prepared {
   std::vector<PreparedPicture> images;          ///< in reading order
   std::vector<PreparedClip> clips;              ///< in reading order
   std::vector<PreparedTurn> turns;
+  std::vector<PreparedBox> boxes;
   std::int64_t n_patches = 0, n_video_patches = 0;
   std::int64_t cost = 0;  ///< as planning counts it, thousands of FLOPs
 };

@@ -52,7 +52,7 @@ std::shared_ptr<Sample> text_of(const Sample& row) {
 
 Status read_sample(std::string_view line, const std::string& media_root, const RowOptions& rows,
                    const OutputSettings& output, const qwen_vl::QwenVl& model, MeasuredSample& sample, Sample& row,
-                   RowNotes* notes, std::vector<qwen_vl::TurnRange>* turns) {
+                   RowNotes* notes, ShownText* shown) {
   std::string rewritten;
   if (output.user_code && output.user_code->has_row()) {
     STOKER_TRY(rewritten, output.user_code->row(line));
@@ -60,7 +60,7 @@ Status read_sample(std::string_view line, const std::string& media_root, const R
   }
   STOKER_TRY(row, parse_row(line, rows, notes));
   if (row.boxes.empty()) {
-    STOKER_TRY(sample.text, model.encode(row, turns));
+    STOKER_TRY(sample.text, model.encode(row, shown != nullptr ? &shown->turns : nullptr));
   } else {
     sample.waiting = text_of(row);
   }
@@ -230,7 +230,7 @@ Status plan_clip(const qwen_vl::QwenVl& model, MeasuredClip& clip, std::string& 
   return {};
 }
 
-Status finish_text(const qwen_vl::QwenVl& model, MeasuredSample& sample, std::vector<qwen_vl::TurnRange>* turns) {
+Status finish_text(const qwen_vl::QwenVl& model, MeasuredSample& sample, ShownText* shown) {
   if (!sample.waiting) return {};
   const std::shared_ptr<Sample> row = std::exchange(sample.waiting, nullptr);
   std::vector<qwen_vl::BoxPicture> pictures;
@@ -245,14 +245,14 @@ Status finish_text(const qwen_vl::QwenVl& model, MeasuredSample& sample, std::ve
     }
     pictures.push_back({.upright = image.upright, .target = {image.plan.height_px, image.plan.width_px}});
   }
-  STOKER_CHECKED(model.write_boxes(pictures, *row));
-  STOKER_TRY(sample.text, model.encode(*row, turns));
+  STOKER_CHECKED(model.write_boxes(pictures, *row, shown != nullptr ? &shown->boxes : nullptr));
+  STOKER_TRY(sample.text, model.encode(*row, shown != nullptr ? &shown->turns : nullptr));
   return {};
 }
 
 Status finish_measured(const OutputSettings& output, const qwen_vl::QwenVl& model, MeasuredSample& sample,
-                       std::vector<qwen_vl::TurnRange>* turns) {
-  STOKER_CHECKED(finish_text(model, sample, turns));
+                       ShownText* shown) {
+  STOKER_CHECKED(finish_text(model, sample, shown));
   std::vector<qwen_vl::ImagePlan> plans;
   std::vector<qwen_vl::ClipPlan> clips;
   std::int64_t visual = 0;

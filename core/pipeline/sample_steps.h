@@ -29,16 +29,22 @@ Result<std::shared_ptr<const qwen_vl::QwenVl>> load_model(const LoaderSettings& 
 /// How a run's media are fetched.
 FetchSettings fetch_settings(const LoaderSettings& settings);
 
+/// What only people want to know of a row's text.
+struct ShownText {
+  std::vector<qwen_vl::TurnRange> turns;  ///< where each rendered turn lies
+  std::vector<std::string> boxes;         ///< (row.boxes) what each became
+};
+
 /// A row, parsed, rendered and tokenised, with its media resolved: fills `sample.text`, `sample.images[].url`. The text
 /// of a row with boxes waits for the sizes of its pictures: finish_text.
 /// @param row    Gets the parsed row: its media references and sizes are needed for the next step.
-/// @param notes, turns  May be null.
+/// @param notes, shown  May be null.
 /// @return What makes the sample bad (JSON_*, ROW_*, MEDIA_*, NO_LOSS_TOKENS ...); `sample.bad_media` names the media
 /// that is to blame, if one is.
 /// @param rows  How the row's manifest is read.
 Status read_sample(std::string_view line, const std::string& media_root, const RowOptions& rows,
                    const OutputSettings& output, const qwen_vl::QwenVl& model, MeasuredSample& sample, Sample& row,
-                   RowNotes* notes = nullptr, std::vector<qwen_vl::TurnRange>* turns = nullptr);
+                   RowNotes* notes = nullptr, ShownText* shown = nullptr);
 
 /// The bytes of an image that stands in its row. @return MEDIA_DATA, MEDIA_TOO_LARGE.
 Result<Buffer> read_inline(const std::string& reference);
@@ -74,16 +80,15 @@ Status plan_clip(const qwen_vl::QwenVl& model, MeasuredClip& clip, std::string& 
 
 /// Renders and tokenises a row that waited, once its pictures are measured; does nothing to others. A box in a picture
 /// whose size is not known is written as zeros, so that the text is at least as long as it will be.
-/// @param turns  As in read_sample.
+/// @param shown  As in read_sample.
 /// @return BOX_PLACE; USER_CODE for a picture whose size the user's own code changes; and as QwenVl::encode.
-Status finish_text(const qwen_vl::QwenVl& model, MeasuredSample& sample,
-                   std::vector<qwen_vl::TurnRange>* turns = nullptr);
+Status finish_text(const qwen_vl::QwenVl& model, MeasuredSample& sample, ShownText* shown = nullptr);
 
 /// Once every picture is measured: finishes the text, plans the clips, then the sample's length; at least that, where a
 /// size is not known. With OverLong::kTruncateTurns a sample that is too long ends behind the last trained turn that
 /// fits; the media of what is cut away are forgotten. @return SEQ_TOO_LONG, and as finish_text and plan_clip.
 Status finish_measured(const OutputSettings& output, const qwen_vl::QwenVl& model, MeasuredSample& sample,
-                       std::vector<qwen_vl::TurnRange>* turns = nullptr);
+                       ShownText* shown = nullptr);
 
 /// That a picture has another size than was planned with.
 Status size_mismatch(const MeasuredImage& planned, qwen_vl::SizePx found);

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stoker.batch import Batch, Layout
-from stoker.building_blocks import Features, MediaFeatures, Problem, TurnFeatures, decode_image, prepare
+from stoker.building_blocks import BoxFeatures, Features, MediaFeatures, Problem, TurnFeatures, decode_image, prepare
 from stoker.errors import (
     BadSampleError,
     CancelledError,
@@ -22,6 +22,7 @@ __all__ = [
     "BadSampleError",
     "BadSamples",
     "Batch",
+    "BoxFeatures",
     "CancelledError",
     "Data",
     "ExhaustedError",

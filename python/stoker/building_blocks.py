@@ -16,6 +16,7 @@ from stoker.loader import core_settings
 from stoker.settings import Media, Settings
 
 __all__ = [
+    "BoxFeatures",
     "ClipFeatures",
     "Features",
     "MediaFeatures",
@@ -101,6 +102,21 @@ class ClipFeatures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BoxFeatures:
+    """A box of the row, or the name of an object."""
+
+    image: int | None
+    """The picture it lies in, index of `Features.media`; None for a name."""
+    points: tuple[float, ...]
+    """As the row has them: x, y, x, y, ... in pixels of the upright picture, or shares of its sides."""
+    is_share_of_sides: bool
+    name: str
+    """Empty for a box."""
+    text: str
+    """What stands for it in the text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TurnFeatures:
     """One rendered turn."""
 
@@ -137,6 +153,8 @@ class Features:
     clips: tuple[ClipFeatures, ...]
     """The clips in reading order."""
     turns: tuple[TurnFeatures, ...]
+    boxes: tuple[BoxFeatures, ...]
+    """The row's boxes and names of objects, in the order of their marks."""
     cost: int
     """As planning counts it: thousands of FLOPs, forward and backward."""
     bad: Problem | None
@@ -259,6 +277,10 @@ def features_of(
         turns=tuple(
             TurnFeatures(role=role, is_assistant=is_assistant, tokens=(begin, end))
             for role, is_assistant, begin, end in got["turns"]
+        ),
+        boxes=tuple(
+            BoxFeatures(image=image, points=points, is_share_of_sides=is_share, name=name, text=text)
+            for image, points, is_share, name, text in got["boxes"]
         ),
         cost=got["cost"],
         bad=_problem(got["bad"]),

@@ -72,7 +72,8 @@ std::string text_of_name(const std::string& name, BoxForm form) {
 
 }  // namespace
 
-Status write_boxes(BoxUnits units, BoxForm form, std::span<const BoxPicture> pictures, Sample& sample) {
+Status write_boxes(BoxUnits units, BoxForm form, std::span<const BoxPicture> pictures, Sample& sample,
+                   std::vector<std::string>* written) {
   std::vector<std::size_t> image_of(sample.media.size());  // a media's number among the images
   for (std::size_t i = 0, n = 0; i < sample.media.size(); ++i) {
     image_of[i] = n;
@@ -92,6 +93,7 @@ Status write_boxes(BoxUnits units, BoxForm form, std::span<const BoxPicture> pic
           part.text = text_of_name(box.name, form);
         }
         part.kind = Part::Kind::kText;
+        if (written != nullptr) written->push_back(part.text);
       }
       const bool is_text = part.kind == Part::Kind::kText;
       if ((is_box || (is_text && is_after_box)) && !parts.empty() && parts.back().kind == Part::Kind::kText) {

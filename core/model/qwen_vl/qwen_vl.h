@@ -51,8 +51,9 @@ class QwenVl {
                                                     const TextOptions& options = {});
 
   /// Writes the row's boxes into its texts, as write_boxes, in the family's units. @return BOX_PLACE.
-  Status write_boxes(std::span<const BoxPicture> pictures, Sample& sample) const {
-    return qwen_vl::write_boxes(family_.box_units, box_form_, pictures, sample);
+  Status write_boxes(std::span<const BoxPicture> pictures, Sample& sample,
+                     std::vector<std::string>* written = nullptr) const {
+    return qwen_vl::write_boxes(family_.box_units, box_form_, pictures, sample, written);
   }
 
   /// Renders, tokenises and labels. Trained of a turn: its content, tool calls included, and of its end what the rule

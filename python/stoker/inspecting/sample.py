@@ -145,6 +145,17 @@ class InspectedSample:
                 }
                 for clip in f.clips
             ],
+            "boxes": [
+                {"name": box.name, "text": box.text}
+                if box.image is None
+                else {
+                    "media": box.image,
+                    "points": box.points,
+                    "is_share_of_sides": box.is_share_of_sides,
+                    "text": box.text,
+                }
+                for box in f.boxes
+            ],
             "input_ids": f.input_ids.tolist(),
             "labels": f.labels.tolist(),
             "loss_weights": None if f.loss_weights is None else f.loss_weights.tolist(),

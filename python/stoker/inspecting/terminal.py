@@ -32,6 +32,9 @@ def show(sample: InspectedSample, console: Console, *, all_tokens: bool = False)
     for k, clip in enumerate(sample.features.clips):
         console.print()
         _clip(f"clip {k}", clip, console, all_frames=all_tokens)
+    if sample.features.boxes:
+        console.print()
+        console.print(_box_table(sample))
     console.print()
     _tokens(sample, console, all_tokens=all_tokens)
 
@@ -153,6 +156,17 @@ def _media_cells(media: MediaFeatures) -> list[str]:
         return [*cells, f"[red]{media.bad.code}[/]", "", ""]
     _, grid_h, grid_w = media.grid_thw
     return [*cells, _size(media.target_size), f"{grid_h}x{grid_w}", str(media.tokens[1] - media.tokens[0])]
+
+
+def _box_table(sample: InspectedSample) -> Table:
+    table = Table(title="boxes", title_justify="left", box=None, pad_edge=False)
+    for name in ("", "in", "in the row", "in the text"):
+        table.add_column(name, overflow="fold", justify="left")
+    for k, box in enumerate(sample.features.boxes):
+        given = box.name if box.image is None else f"[{', '.join(f'{x:g}' for x in box.points)}]"
+        where = "" if box.image is None else f"media {box.image}"
+        table.add_row(str(k), where, escape(_shown(given)), escape(_shown(box.text)))
+    return table
 
 
 def _tokens(sample: InspectedSample, console: Console, *, all_tokens: bool) -> None:
