@@ -147,6 +147,38 @@ def test_what_moves_up_brings_its_weights(tmp_path: Path) -> None:
     assert [entry["line"] for entry in ledger(settings)] == [len(data.lines)]
 
 
+def test_what_stands_in_for_a_lost_picture_weighs_nothing(tmp_path: Path) -> None:
+    data = DataSet(tmp_path / "data")
+    data.row({"messages": [{"role": "user", "content": "Hm?"}, {"role": "assistant", "content": "So.", "weight": 0.5}]})
+    image = encoded(picture(256, 256, 5), "JPEG")
+    data.chat(1, [data.image("cut.jpg", image[: len(image) // 2])])
+    settings = settings_of(data.write(), tmp_path, bad_samples={"max_fraction": 1.0}, shuffle="none")
+    with stoker.Loader(settings.replace(pack={"tokens_per_pack": 2048, "packs_per_step": 1})) as loader:
+        (batch,) = loader
+    assert batch.layout.sample_ids.tolist() == [0, -1]
+    assert batch.loss_weights is not None
+    np.testing.assert_array_equal(batch.loss_weights, 0.5 * (batch.labels != -100))
+    assert not batch.loss_weights[batch.layout.cu_seqlens[1] :].any()
+
+
+def test_turns_that_are_cut_away_take_their_weights_along(tmp_path: Path) -> None:
+    data = DataSet(tmp_path / "data")
+    rounds = [("Hm?", "So.", 0.25), ("And?", "word " * 400, 2)]
+    messages = []
+    for question, answer, weight in rounds:
+        messages += [{"role": "user", "content": question}, {"role": "assistant", "content": answer, "weight": weight}]
+    data.row({"messages": messages})
+    settings = settings_of(data.write(), tmp_path)
+    cut = settings.replace(pack={"tokens_per_pack": 128, "packs_per_step": 1, "over_long": "truncate_turns"})
+    with stoker.Loader(cut) as loader:
+        (batch,) = loader
+    assert batch.loss_weights is not None
+    np.testing.assert_array_equal(batch.loss_weights, 0.25 * (batch.labels != -100))
+    whole = stoker.prepare(data.lines[0], settings.replace(pack={"tokens_per_pack": 1024}))
+    assert whole.loss_weights is not None
+    np.testing.assert_array_equal(batch.loss_weights, whole.loss_weights[: len(batch.loss_weights)])
+
+
 @pytest.mark.parametrize("form", ["packed", "padded"])
 def test_torch_has_them_beside_the_inputs_and_among_them_on_request(data: DataSet, tmp_path: Path, form: Any) -> None:
     settings = settings_of(data, tmp_path)
