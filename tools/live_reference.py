@@ -7,7 +7,8 @@ all their modes, EXIF turns) and each random conversation (several turns, up to 
 Stoker and through the processor that the profile names: ids, labels, positions, grids and pixels have to be equal bit
 for bit, and what one side refuses the other has to refuse. Three quarters go through Qwen3-VL, the others through
 Qwen2.5-VL. Both sides get the same decoded RGB; where the profile decodes as Pillow does, that is compared, too. Clips
-of qvu+hf are resized in float32, where one sample in ten thousand may differ. Texts are compared without a profile.
+of qvu+hf are resized in float32, where two samples in ten thousand may differ, by one level. Texts are compared without
+a profile.
 
 Prints counts; the exit status is 0 if all is equal, 1 if anything differs, 2 if it cannot be run.
 
@@ -46,12 +47,12 @@ import torchvision_ops  # noqa: F401  (before anything that imports torchvision)
 from live_cases import Asked, Chats, Clip, Conversation, File, random_file, random_sides, write
 from PIL import Image, ImageOps
 from stoker import BadSampleError, Settings, StokerError, decode_image, prepare
-from stoker.parity.compare import pixel_values
+from stoker.parity.compare import are_one_level_apart, pixel_values
 from stoker.parity.reference import GivenClip, GivenPicture, Reference, RefusedError
 
 TESTDATA = Path(__file__).resolve().parent.parent / "testdata"
 FAMILIES = ("qwen3-vl", "qwen2_5-vl")
-FLOAT_BOUND = 1e-4
+FLOAT_BOUND = 2e-4
 MOST_SHOWN = 20
 Pixels = npt.NDArray[np.uint8]
 
@@ -215,7 +216,8 @@ class Comparer:
             return
         if self.profile == "qvu+hf" and theirs is not None and ours.shape == theirs.shape:
             self.counts["clip samples apart"] += int((ours != theirs).sum())
-            return
+            if are_one_level_apart(ours, theirs, self._settings):
+                return
         self._differ("pixels of clips", case, _first(ours, theirs))
 
     def _decoded(self, case: str, file: File) -> Pixels:

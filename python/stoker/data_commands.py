@@ -176,7 +176,8 @@ def parity(
     values, and which setting causes it. Where the two decode a file differently on purpose (orientation, transparency,
     16 bits), both are given the same decoded picture and the difference is listed apart.
 
-    Needs `pip install 'stoker[reference]'`. Nothing is downloaded and no weights are read.
+    Needs `pip install 'stoker[reference]'`; for the torchvision backend and clips torchvision, too, and for qvu+hf
+    qwen-vl-utils. Nothing is downloaded and no weights are read.
 
     Exit status: 0 equal, 1 something differs, 2 it could not be compared.
     """
