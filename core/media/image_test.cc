@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "media/encode_for_test.h"
-#include "media/formats.h"
 #include "media/exif.h"
+#include "media/formats.h"
 
 namespace stoker {
 namespace {
