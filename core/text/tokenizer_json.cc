@@ -218,6 +218,7 @@ Status read_merges(const Reader& r, element model, const ByteAlphabet& alphabet,
 
 Result<TokenizerFile> parse_tokenizer_json(std::string_view json, std::string_view name) {
   const Reader r(name);
+  if (json.empty()) return r.bad("", "is empty");  // an empty view may point nowhere, which simdjson does not expect
   simdjson::dom::parser parser;
   element root;
   if (const auto error = parser.parse(json.data(), json.size()).get(root)) {

@@ -244,6 +244,12 @@ TEST(TokenizerFile, WhatIsNotImplementedIsRefusedByName) {
   }
 }
 
+TEST(TokenizerFile, AnEmptyOneIsSaidToBeEmpty) {
+  const auto result = Tokenizer::parse({}, "some/tokenizer.json");
+  EXPECT_EQ(result.status().reason(), Reason::kTokenizer);
+  EXPECT_NE(result.status().message().find("empty"), std::string::npos) << result.status().message();
+}
+
 TEST(TokenizerFile, AMissingOneIsAModelFolderError) {
   EXPECT_EQ(Tokenizer::load("/nowhere/tokenizer.json").status().reason(), Reason::kModelFolder);
 }
