@@ -284,8 +284,17 @@ def test_behaviour_survives_json() -> None:
         latency=Latency(),
         faults=(Fault(kind="cut", first=2, after_bytes=5, headers={"a": "b"}),),
         bandwidth_bytes_per_s=1e6,
+        stays_slow=True,
     )
     assert Behaviour.from_dict(json.loads(json.dumps(behaviour.to_dict()))) == behaviour
+
+
+def test_what_is_slow_may_stay_slow() -> None:
+    for stays_slow in (False, True):
+        behaviour = Behaviour(latency=Latency(), stays_slow=stays_slow, seed=5)
+        drawn = [[behaviour.decide("GET", f"b/{key}", nth)[0] for nth in range(3)] for key in range(50)]
+        assert all(len(set(times)) == (1 if stays_slow else 3) for times in drawn)
+        assert len({times[0] for times in drawn}) == 50
 
 
 def test_slow_requests_do_not_hold_up_others(plain: StorageServer) -> None:

@@ -90,6 +90,8 @@ class Behaviour:
     """The whole of it; the default answers at once and does nothing wrong."""
 
     latency: Latency | None = None
+    stays_slow: bool = False
+    """An object's latency is drawn once: asking for it a second time takes as long. Else every request draws anew."""
     faults: tuple[Fault, ...] = ()
     """Asked in turn; the first that hits is done. At most six of them may have a share below one."""
     bandwidth_bytes_per_s: float | None = None
@@ -101,7 +103,10 @@ class Behaviour:
         if self.latency is None and not self.faults:
             return 0.0, None
         uniforms = _uniforms(self.seed, f"{nth}:{name}")
-        delay_s = 0.0 if self.latency is None or method == "PUT" else self.latency.draw(uniforms[0], uniforms[1])
+        delay_s = 0.0
+        if self.latency is not None and method != "PUT":
+            drawn = _uniforms(self.seed, f"0:{name}") if self.stays_slow else uniforms
+            delay_s = self.latency.draw(drawn[0], drawn[1])
         for i, fault in enumerate(self.faults):
             if fault.concerns(method, name, nth) and (
                 fault.share >= 1.0 or uniforms[2 + i % (_N_UNIFORMS - 2)] < fault.share
@@ -122,6 +127,7 @@ class Behaviour:
             latency=None
             if latency is None
             else Latency(**{**latency, "tails": tuple(tuple(tail) for tail in latency["tails"])}),
+            stays_slow=values["stays_slow"],
             faults=tuple(Fault(**fault) for fault in faults),
             bandwidth_bytes_per_s=values["bandwidth_bytes_per_s"],
             seed=values["seed"],
