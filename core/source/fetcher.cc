@@ -236,6 +236,7 @@ void Fetcher::Impl::Lane::note_latency(const Job& job, const Outcome& outcome) {
 }
 
 void Fetcher::Impl::Lane::hedge(Job& job) {
+  if (queue.counts().limit < 2) return;  // it would have to wait for the first to end
   {
     MutexLock lock(mu_);
     if (!hedges_.take()) return;

@@ -16,7 +16,7 @@ void HedgePolicy::answered(Nanos first_byte) {
 
   double later = 0;
   std::size_t at = weights_.size();
-  while (at > 0 && later + weights_[at - 1] <= share_ * total_) later += weights_[--at];
+  while (at > 0 && later + weights_[at - 1] <= share_ / 2 * total_) later += weights_[--at];
   // The upper end of the bucket in which the share is reached.
   delay_ =
       std::max(kLeastDelay, Nanos(static_cast<std::int64_t>(std::exp2(static_cast<double>(at) / kPerOctave) * 1e3)));

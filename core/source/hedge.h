@@ -8,8 +8,9 @@
 
 namespace stoker {
 
-/// Decides when a request without an answer is asked a second time: later than all but `share` of the answers came
-/// lately, and for at most `share` of all requests. Not thread-safe.
+/// Decides when a request without an answer is asked a second time: later than all but half of `share` of the answers
+/// came lately, and for at most `share` of all requests. The other half is for bad moments: were it spent on the merely
+/// slow, the one that is stuck would find nothing left. Not thread-safe.
 class HedgePolicy {
  public:
   /// Fewer answers say nothing about a tail.
