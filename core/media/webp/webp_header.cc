@@ -98,7 +98,8 @@ Result<Probe> probe_webp(std::span<const std::byte> prefix, std::uint64_t total_
   if ((flags & kAnimationFlag) != 0) info.notes.add(ImageNote::kAnimatedFirstFrame);
   if ((flags & (kExifFlag | kXmpFlag)) != 0) {
     Orientation orientation;
-    const std::uint64_t seen = read_metadata(prefix, first->end(), orientation, info.notes);
+    const auto inside = prefix.first(static_cast<std::size_t>(std::min<std::uint64_t>(prefix.size(), riff_end)));
+    const std::uint64_t seen = read_metadata(inside, first->end(), orientation, info.notes);
     info.orientation = orientation.value();
     const std::uint64_t end =
         std::min({riff_end, total_bytes, std::max<std::uint64_t>(seen, prefix.size()) + kMostTail});

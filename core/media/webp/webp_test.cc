@@ -32,6 +32,20 @@ TEST(Webp, NamesTheRangeOfItsOrientation) {
   EXPECT_EQ(finish_probe(*part, piece).orientation, 6);
 }
 
+// As Pillow has it: what lies behind the end that the RIFF header names is no part of the picture.
+TEST(Webp, WhatLiesBehindItsEndHasNoSay) {
+  auto file = test_picture("exif.webp");
+  const auto range = probe(std::span(file).first(40), file.size(), {});
+  ASSERT_TRUE(range.ok());
+  const std::uint64_t end = range->need_begin - 8;  // in front of EXIF
+  for (std::size_t i = 0; i < 4; ++i) file[4 + i] = static_cast<std::byte>(end >> 8 * i & 0xFF);
+  for (const std::size_t n : {std::size_t{40}, std::size_t{100}, file.size()}) {
+    const auto part = probe(std::span(file).first(n), file.size(), {});
+    ASSERT_TRUE(part.ok() && part->is_complete()) << n;
+    EXPECT_EQ(part->info->orientation, 1) << n;
+  }
+}
+
 TEST(Webp, AnnouncesItsMemory) {
   const auto lossy = test_picture("lossy.webp");
   EXPECT_EQ(probe(lossy, lossy.size(), {})->info->scratch_bytes, 21U * 15 * 4);
