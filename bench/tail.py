@@ -18,6 +18,7 @@ import io
 import json
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +68,6 @@ def _manifest(folder: Path) -> Path:
 
 def _measured(server: Any, manifest: Path, index: Path, behaviour: Any, **speed: Any) -> tuple[float, float, float]:
     """Returns (wait ratio, second requests per request, samples per step) of one run."""
-    import time
-
     from stoker import Settings
     from stoker.ladder.emulation import RankModel
     from stoker.ladder.engine import Engine
@@ -92,7 +91,7 @@ def _measured(server: Any, manifest: Path, index: Path, behaviour: Any, **speed:
     finally:
         rank.close()
     fetch = report["pipeline"]["fetch"]
-    return report["wait_s"] / report["step_s"], fetch["hedges"] / fetch["requests"], report["samples"] / report["steps"]
+    return report["wait_ratio"], fetch["hedges"] / fetch["requests"], report["samples"] / report["steps"]
 
 
 def run() -> list[dict[str, Any]]:

@@ -108,8 +108,8 @@ class Fetcher::Impl {
     JobQueue queue;
 
    private:
-    void note_latency(const Job& job, const Outcome& outcome) STOKER_EXCLUDES(mu_);
-    void note_success() STOKER_EXCLUDES(mu_);
+    void note_latency(Nanos first_byte) STOKER_REQUIRES(mu_);
+    void note_success(std::optional<Nanos> first_byte) STOKER_EXCLUDES(mu_);
     bool note_failure(const Job& job, const Outcome& outcome) STOKER_EXCLUDES(mu_);  // true: something was read before
     void retry_or_fail(std::unique_ptr<Job> job, Outcome outcome);
 
@@ -207,32 +207,25 @@ void Fetcher::Impl::answer(std::unique_ptr<Job> job, Result<FetchedObject> resul
 void Fetcher::Impl::Lane::settle(int worker, std::unique_ptr<Job> job, Outcome outcome) {
   queue.release(worker);
   ++job->n_tries;
-  note_latency(*job, outcome);
   if (outcome.status.ok()) {
-    note_success();
+    note_success(outcome.first_byte);
     impl_.busy_ns_.add(outcome.took.count());
     impl_.answer(std::move(job), std::move(outcome.object));
     return;
   }
+  if (job->race && job->race->is_over()) {
+    // Of a request that lost its race the time is known from below only; left out, the tail would look too short.
+    MutexLock lock(mu_);
+    note_latency(outcome.took);
+  }
   if (outcome.is_throttled) impl_.n_throttled_.add(1);
   if (outcome.status.code() != Code::kUnavailable) {
     // A store that says "no such object" works.
-    if (outcome.status.code() == Code::kBadSample) note_success();
+    if (outcome.status.code() == Code::kBadSample) note_success(std::nullopt);
     impl_.answer(std::move(job), std::move(outcome.status));
     return;
   }
   retry_or_fail(std::move(job), std::move(outcome));
-}
-
-void Fetcher::Impl::Lane::note_latency(const Job& job, const Outcome& outcome) {
-  const bool is_answer = outcome.status.ok() && outcome.first_byte;
-  // Of a request that lost its race the time is known from below only; left out, the tail would look shorter than it
-  // is.
-  const bool has_lost = !is_answer && job.race && job.race->is_over();
-  if (!is_answer && !has_lost) return;
-  MutexLock lock(mu_);
-  hedges_.answered(is_answer ? *outcome.first_byte : outcome.took);
-  hedge_delay_ns_.store(hedges_.delay().count(), std::memory_order_relaxed);
 }
 
 void Fetcher::Impl::Lane::hedge(Job& job) {
@@ -253,7 +246,7 @@ void Fetcher::Impl::Lane::hedge(Job& job) {
     impl_.answer(std::move(refused), Status(Reason::kStopped, "the fetcher was stopped"));
 }
 
-void Fetcher::Impl::Lane::note_success() {
+void Fetcher::Impl::Lane::note_success(std::optional<Nanos> first_byte) {
   const Nanos now = impl_.clock_.now();
   std::string line;
   int limit = 0;
@@ -262,9 +255,15 @@ void Fetcher::Impl::Lane::note_success() {
     line = watch_.succeeded(now);
     limit_.succeeded();
     limit = limit_.get();
+    if (first_byte) note_latency(*first_byte);
   }
   queue.set_limit(limit);
   if (!line.empty()) log(LogLevel::kWarning, line);
+}
+
+void Fetcher::Impl::Lane::note_latency(Nanos first_byte) {
+  hedges_.answered(first_byte);
+  hedge_delay_ns_.store(hedges_.delay().count(), std::memory_order_relaxed);
 }
 
 bool Fetcher::Impl::Lane::note_failure(const Job& job, const Outcome& outcome) {

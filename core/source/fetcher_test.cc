@@ -139,6 +139,11 @@ class Answers {
   int n_failed_ = 0;
 };
 
+/// The objects 0 to n - 1.
+void submit_all(Fetcher& fetcher, int n, Answers& answers) {
+  for (int i = 0; i < n; ++i) fetcher.submit(request_for(url_of(i)), answers.slot(i));
+}
+
 class Lines {
  public:
   Lines() {
@@ -299,7 +304,7 @@ TEST(Fetcher, ThrottledRequestsAllComeThroughAndTheLimitShrinks) {
   settings.concurrency = 64;
   auto fetcher = make(settings);
   Answers answers(256);
-  for (int i = 0; i < 256; ++i) fetcher->submit(request_for(url_of(i)), answers.slot(i));
+  submit_all(*fetcher, 256, answers);
   answers.wait();
   EXPECT_EQ(answers.n_ok(), 256);
   EXPECT_TRUE(answers.each_once());
@@ -355,7 +360,7 @@ TEST(Fetcher, ReadsTheCredentialsFileAgainWhenKeysExpire) {
   EXPECT_THAT(dead.status().message(), Not(HasSubstr("OLDKEY")));
   write_keys("NEWKEY");
   Answers answers(50);
-  for (int i = 0; i < 50; ++i) fetcher->submit(request_for(url_of(i)), answers.slot(i));
+  submit_all(*fetcher, 50, answers);
   answers.wait();
   EXPECT_EQ(answers.n_ok(), 50);
   std::filesystem::remove(path);
@@ -728,7 +733,7 @@ TEST(Fetcher, StopInTheMiddleOfAThousandStalledRequests) {
   const int n_at_once = static_cast<int>(fetcher->stats().limit);
   const int n = 1500;
   Answers answers(n);
-  for (int i = 0; i < n; ++i) fetcher->submit(request_for(url_of(i)), answers.slot(i));
+  submit_all(*fetcher, n, answers);
   ASSERT_TRUE(server.wait_for_requests(std::min(500, n_at_once)));
   const auto begin = std::chrono::steady_clock::now();
   fetcher->stop();
@@ -769,13 +774,13 @@ TEST(Fetcher, ConcurrencyIsKeptAndMayChange) {
   settings.n_threads = 2;
   auto fetcher = make(settings);
   Answers some(500);
-  for (int i = 0; i < 500; ++i) fetcher->submit(request_for(url_of(i)), some.slot(i));
+  submit_all(*fetcher, 500, some);
   some.wait();
   EXPECT_LE(server.n_open_peak(), 8);
   server.hold(true);
   fetcher->set_concurrency(20);
   Answers more(50);
-  for (int i = 0; i < 50; ++i) fetcher->submit(request_for(url_of(i)), more.slot(i));
+  submit_all(*fetcher, 50, more);
   ASSERT_TRUE(server.wait_for_requests(520));
   EXPECT_EQ(fetcher->stats().n_in_flight, 20);
   EXPECT_EQ(fetcher->stats().n_waiting, 30);
@@ -823,7 +828,7 @@ TEST(Fetcher, LateAnswersAreAskedForASecondTimeAndTheFirstAnswerCounts) {
   settings.concurrency = 32;
   const auto fetcher = make(settings);
   Answers answers(kObjects);
-  for (int i = 0; i < kObjects; ++i) fetcher->submit(request_for(url_of(i)), answers.slot(i));
+  submit_all(*fetcher, kObjects, answers);
   answers.wait();
   EXPECT_TRUE(answers.each_once());
   for (int i = 0; i < kObjects; ++i) {
@@ -852,7 +857,7 @@ TEST(Fetcher, OneAtATimeLeavesNoRoomForASecondRequest) {
   settings.timeouts.first_byte = 300ms;
   const auto fetcher = make(settings);
   Answers answers(kObjects);
-  for (int i = 0; i < kObjects; ++i) fetcher->submit(request_for(url_of(i)), answers.slot(i));
+  submit_all(*fetcher, kObjects, answers);
   answers.wait();
   EXPECT_EQ(fetcher->stats().n_succeeded, kObjects);
   EXPECT_EQ(fetcher->stats().n_retries, 1);
@@ -877,7 +882,7 @@ TEST(Fetcher, AFailureOfOneOfTwoRequestsLeavesTheOtherToAnswer) {
   settings.concurrency = 32;
   const auto fetcher = make(settings);
   Answers answers(kObjects);
-  for (int i = 0; i < kObjects; ++i) fetcher->submit(request_for(url_of(i)), answers.slot(i));
+  submit_all(*fetcher, kObjects, answers);
   answers.wait();
   EXPECT_TRUE(answers.each_once());
   for (int i = 0; i < kObjects; ++i) ASSERT_TRUE(answers.at(i).ok()) << answers.at(i).status().to_string();
@@ -909,7 +914,7 @@ TEST(Fetcher, TenThousandRequestsUnderFaultsLeakNoDescriptors) {
   int after_first = 0;
   for (int batch = 0; batch < 10; ++batch) {
     Answers answers(kBatch);
-    for (int i = 0; i < kBatch; ++i) fetcher->submit(request_for(url_of(i)), answers.slot(i));
+    submit_all(*fetcher, kBatch, answers);
     answers.wait();
     ASSERT_EQ(answers.n_ok(), kBatch);
     for (int i = 0; i < kBatch; ++i) ASSERT_EQ(text(*answers.at(i)), object_of(target_of(i), 200));

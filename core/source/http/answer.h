@@ -49,6 +49,8 @@ class Answer {
   bool on_body(std::string_view bytes);
 
   const AnswerHead& head() const { return head_; }
+  /// Only the rest of what an earlier answer began was asked for.
+  bool is_continuation() const { return !expected_etag_.empty(); }
   bool is_success() const { return head_.status == 200 || head_.status == 206; }
   std::string_view error_body() const { return error_body_; }
   std::uint64_t n_received() const { return n_received_; }
@@ -65,7 +67,6 @@ class Answer {
   std::optional<Partial> take_partial();
 
  private:
-  bool is_continuation() const { return !expected_etag_.empty(); }
   bool place();  // decides where the body goes, once the head is complete
   bool make_room(std::uint64_t n_bytes);
   bool refuse(Reason reason, std::string message);

@@ -84,7 +84,6 @@ class HttpLoop::Impl {
     Nanos last_progress{0};
     std::optional<Nanos> first_byte;  // from the start on
     bool lacks_descriptors = false;
-    bool is_continuation = false;
   };
   // What epoll watches for a descriptor. curl drops and takes back its interest with every request; epoll is told only
   // when it matters.
@@ -224,7 +223,6 @@ void HttpLoop::Impl::begin(std::unique_ptr<Job> job) {
   slot->headers.reset(headers);
   slot->dialect = &dialect;
   slot->wire = std::move(wire).value();
-  slot->is_continuation = job->partial.has_value();
   slot->answer.begin(job->request.offset, job->request.length, settings_.max_object_bytes,
                      std::exchange(job->partial, std::nullopt));
   slot->job = std::move(job);
@@ -402,7 +400,7 @@ Outcome HttpLoop::Impl::outcome_of(Slot& slot, CURLcode code) {
     outcome.is_throttled = outcome.status.reason() == Reason::kFetchFdLimit;
     return outcome;
   }
-  if (slot.is_continuation && (status == 412 || status == 416) && slot.job->request.if_match.empty()) {
+  if (answer.is_continuation() && (status == 412 || status == 416) && slot.job->request.if_match.empty()) {
     Outcome outcome = Outcome::failed(Reason::kFetchShortBody, "the object changed while it was read: starting over");
     outcome.try_again_now = true;
     return outcome;
