@@ -85,8 +85,8 @@ void bind_settings(nb::module_& m) {
           [](LoaderSettings& s, std::string model, std::uint64_t seed, bool is_shuffled,
              std::optional<std::uint64_t> epochs, std::int64_t window_samples, std::int64_t tokens_per_pack,
              std::int32_t packs_per_step, const std::string& reference, std::string exif, std::string alpha,
-             std::string grey16, std::string content_tokens, bool trusts_row_sizes, std::int64_t max_pixels,
-             int max_scans, bool allow_missing_eoi, bool allow_truncated) {
+             std::string grey16, std::string content_tokens, bool trusts_row_sizes, const std::string& changed_media,
+             std::int64_t max_pixels, int max_scans, bool allow_missing_eoi, bool allow_truncated) {
             OutputSettings& o = s.output;
             o.model = std::move(model);
             o.seed = seed;
@@ -97,6 +97,9 @@ void bind_settings(nb::module_& m) {
             o.profile = value_or_throw(resolve_profile(
                 reference, {std::move(exif), std::move(alpha), std::move(grey16), std::move(content_tokens)}));
             o.row_sizes = trusts_row_sizes ? RowSizes::kTrust : RowSizes::kIgnore;
+            o.changed_media = changed_media == "stop"   ? ChangedMedia::kStop
+                              : changed_media == "skip" ? ChangedMedia::kSkip
+                                                        : ChangedMedia::kAccept;
             o.image = {.is_exif_applied = o.profile.is_exif_applied,
                        .resizer = o.profile.image_resize,
                        .alpha = o.profile.alpha,
@@ -107,7 +110,7 @@ void bind_settings(nb::module_& m) {
           },
           nb::kw_only(), "model"_a, "seed"_a, "is_shuffled"_a, "epochs"_a.none(), "window_samples"_a,
           "tokens_per_pack"_a, "packs_per_step"_a, "reference"_a, "exif"_a, "alpha"_a, "grey16"_a, "content_tokens"_a,
-          "trusts_row_sizes"_a, "max_pixels"_a, "max_scans"_a, "allow_missing_eoi"_a = false,
+          "trusts_row_sizes"_a, "changed_media"_a, "max_pixels"_a, "max_scans"_a, "allow_missing_eoi"_a = false,
           "allow_truncated"_a = false)
       .def(
           "set_text",
@@ -265,6 +268,7 @@ nb::dict pipeline_dict(const PipelineSnapshot& p) {
     if (p.image_notes[i] > 0) notes[nb::str(kImageNoteNames[i].data(), kImageNoteNames[i].size())] = p.image_notes[i];
   }
   d["image_notes"] = notes;
+  d["changed_media"] = p.changed_media;
   d["samples_planned"] = p.samples_planned;
   d["samples_planned_bad"] = p.samples_planned_bad;
   d["samples_truncated"] = p.samples_truncated;

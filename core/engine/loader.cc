@@ -138,6 +138,8 @@ std::string Loader::make_fingerprint() const {
                 std::to_string(static_cast<int>(o.image.grey16)), std::to_string(o.image.limits.max_pixels),
                 std::to_string(o.image.limits.max_scans), std::to_string(o.image.is_end_optional),
                 std::to_string(o.image.is_truncated_used), std::to_string(static_cast<int>(o.row_sizes))});
+  if (o.changed_media != ChangedMedia::kAccept)
+    add("media_changed", {std::to_string(static_cast<int>(o.changed_media))});
   if (o.user_code) add("user_code", {o.user_code->identity()});
   add("engine", {"1"});  // counts up with every change of order, packing or arithmetic
   return out;
@@ -276,12 +278,19 @@ Status Loader::account(const ReadyPack& pack) {
 
 Status Loader::check_late(const ReadyPack& pack) {
   if (pack.found_late.empty()) return {};
-  const LedgerEntry& first = pack.found_late.front();
-  const std::string where = dataset_->manifest(first.entry.source).describe(first.entry.row) + ": " + first.media;
-  if (settings_.bad_samples.policy == BadSamplePolicy::kStop) {
-    Status status = first.status;
-    return std::move(status).with(where);
+  const auto where = [this](const LedgerEntry& entry) {
+    return dataset_->manifest(entry.entry.source).describe(entry.entry.row) + ": " + entry.media;
+  };
+  const bool stops_at_change = settings_.output.changed_media == ChangedMedia::kStop;
+  for (const LedgerEntry& entry : pack.found_late) {
+    if (settings_.bad_samples.policy != BadSamplePolicy::kStop &&
+        !(stops_at_change && entry.status.reason() == Reason::kMediaChanged)) {
+      continue;
+    }
+    Status status = entry.status;
+    return std::move(status).with(where(entry));
   }
+  const LedgerEntry& first = pack.found_late.front();
   n_late_bad_ += static_cast<std::int64_t>(pack.found_late.size());
   std::int64_t n_samples = 0;
   {
@@ -293,7 +302,7 @@ Status Loader::check_late(const ReadyPack& pack) {
     return Status(
         Reason::kTooManyBad,
         fmt::format("{} of {} samples of this rank turned out bad, bad_samples.max_fraction is {}; the last is {}: {}",
-                    n_late_bad_, seen, settings_.bad_samples.max_fraction, where, first.status.to_string()));
+                    n_late_bad_, seen, settings_.bad_samples.max_fraction, where(first), first.status.to_string()));
   }
   return {};
 }

@@ -26,6 +26,7 @@ struct MeasuredImage {
   bool is_size_from_row = false;
   bool is_frame = false;           ///< of a clip
   std::uint64_t object_bytes = 0;  ///< 0: not known yet
+  std::string etag;                ///< of the object when its header was read; empty: not known
   Reason bad = Reason::kNone;      ///< why it cannot be used, as far as its header tells
 
   bool is_planned() const { return plan.n_tokens > 0; }  ///< false only where no header was to be read

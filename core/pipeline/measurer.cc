@@ -145,13 +145,13 @@ void Measurer::header_arrived(const std::shared_ptr<Task>& task, std::size_t ind
     return fetch_header(task, index, image, std::move(prefix), probed->need_end);
   }
   if (!probed->is_complete() && settings_.output.image.is_exif_applied) {
-    return fetch_tail(task, index, image, *probed, got->total_bytes);
+    return fetch_tail(task, index, image, *probed, got->total_bytes, std::move(got->etag));
   }
-  header_known(task, index, image, *probed->info, got->total_bytes);
+  header_known(task, index, image, *probed->info, got->total_bytes, std::move(got->etag));
 }
 
 void Measurer::fetch_tail(const std::shared_ptr<Task>& task, std::size_t index, std::size_t image, const Probe& probed,
-                          std::uint64_t object_bytes) {
+                          std::uint64_t object_bytes, std::string etag) {
   probes_.add(1);
   FetchRequest request{.url = task->window->samples[index].picture(image).url,
                        .offset = probed.need_begin,
@@ -159,17 +159,21 @@ void Measurer::fetch_tail(const std::shared_ptr<Task>& task, std::size_t index, 
                        .priority = task->priority,
                        .if_match = "",
                        .stop = task->stop};
-  fetcher_.submit(std::move(request), [this, task, index, image, probed, object_bytes](Result<FetchedObject> got) {
-    if (!got.ok()) return part_done(task, index, static_cast<std::int32_t>(image), std::move(got).status());
-    probe_bytes_.add(static_cast<std::int64_t>(got->bytes.size()));
-    header_known(task, index, image, finish_probe(probed, got->bytes.bytes()), object_bytes);
-  });
+  fetcher_.submit(std::move(request),
+                  [this, task, index, image, probed, object_bytes, etag = std::move(etag)](Result<FetchedObject> got) {
+                    if (!got.ok())
+                      return part_done(task, index, static_cast<std::int32_t>(image), std::move(got).status());
+                    probe_bytes_.add(static_cast<std::int64_t>(got->bytes.size()));
+                    header_known(task, index, image, finish_probe(probed, got->bytes.bytes()), object_bytes, etag);
+                  });
 }
 
 void Measurer::header_known(const std::shared_ptr<Task>& task, std::size_t index, std::size_t image,
-                            const ImageInfo& info, std::uint64_t object_bytes) {
+                            const ImageInfo& info, std::uint64_t object_bytes, std::string etag) {
+  constexpr std::size_t kLongestTag = 256;  // foreign text; a longer one says nothing
+  if (etag.size() > kLongestTag) etag.clear();
   MeasuredImage& measured = task->window->samples[index].picture(image);
-  const Known known{upright_size(info, settings_.output.image), object_bytes};
+  const Known known{upright_size(info, settings_.output.image), object_bytes, std::move(etag)};
   if (measured.is_size_from_row && measured.upright != known.upright) {
     return part_done(task, index, static_cast<std::int32_t>(image), size_mismatch(measured, known.upright));
   }
@@ -177,7 +181,8 @@ void Measurer::header_known(const std::shared_ptr<Task>& task, std::size_t index
   part_done(task, index, static_cast<std::int32_t>(image), apply_size(measured, known, false));
 }
 
-Status Measurer::apply_size(MeasuredImage& image, Known known, bool is_from_row) const {
+Status Measurer::apply_size(MeasuredImage& image, const Known& known, bool is_from_row) const {
+  image.etag = known.etag;
   image.object_bytes = known.object_bytes;
   image.is_size_from_row = image.is_size_from_row || is_from_row;
   return plan_measured(settings_.output, *model_, known.upright, image);
@@ -234,7 +239,7 @@ std::optional<Measurer::Known> Measurer::known_size(const std::string& url) cons
   return found == known_.end() ? std::nullopt : std::optional(found->second);
 }
 
-void Measurer::remember_size(const std::string& url, Known known) {
+void Measurer::remember_size(const std::string& url, const Known& known) {
   MutexLock lock(mu_);
   if (known_.size() >= options_.max_known_sizes) known_.clear();
   known_.emplace(url, known);

@@ -36,7 +36,7 @@ struct MeasureOptions {
   std::function<HeaderReads(std::uint64_t order_index)> headers;
   /// Sees every row that could be read, on a worker; before its images are measured.
   std::function<void(std::uint64_t order_index, const Sample& row, const RowNotes& notes)> on_row;
-  std::size_t max_known_sizes = 1'000'000;  ///< remembered by URL: about 200 bytes each
+  std::size_t max_known_sizes = 1'000'000;  ///< remembered by URL: about 250 bytes each
 };
 
 /// Finds out what planning needs to know of a window's samples, without pixels: rows are read, parsed and tokenised on
@@ -64,6 +64,7 @@ class Measurer {
   struct Known {
     qwen_vl::SizePx upright;
     std::uint64_t object_bytes = 0;
+    std::string etag = {};
   };
   struct Task;
 
@@ -77,16 +78,16 @@ class Measurer {
                       Result<FetchedObject> got);
   /// Fetches the bytes behind the pixels in which an orientation may stand.
   void fetch_tail(const std::shared_ptr<Task>& task, std::size_t index, std::size_t image, const Probe& probed,
-                  std::uint64_t object_bytes);
+                  std::uint64_t object_bytes, std::string etag);
   void header_known(const std::shared_ptr<Task>& task, std::size_t index, std::size_t image, const ImageInfo& info,
-                    std::uint64_t object_bytes);
-  Status apply_size(MeasuredImage& image, Known known, bool is_from_row) const;
+                    std::uint64_t object_bytes, std::string etag);
+  Status apply_size(MeasuredImage& image, const Known& known, bool is_from_row) const;
   HeaderReads headers_of(const MeasuredSample& sample) const;
   void part_done(const std::shared_ptr<Task>& task, std::size_t index, std::int32_t image, Status status);
   void close_sample(Task& task, std::size_t index);
   static void failed(Task& task, Status status);
   std::optional<Known> known_size(const std::string& url) const STOKER_EXCLUDES(mu_);
-  void remember_size(const std::string& url, Known known) STOKER_EXCLUDES(mu_);
+  void remember_size(const std::string& url, const Known& known) STOKER_EXCLUDES(mu_);
 
   const LoaderSettings& settings_;
   const Dataset& dataset_;

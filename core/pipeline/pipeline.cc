@@ -145,6 +145,7 @@ PipelineSnapshot Pipeline::snapshot() const {
   s.n_workers = workers_.n_threads();
   s.decoded_megapixels = static_cast<double>(preparer_.decoded_pixels()) * 1e-6;
   s.image_notes = preparer_.image_notes();
+  s.changed_media = preparer_.n_changed();
   s.header_probes = measurer_.n_probes();
   s.header_bytes = measurer_.n_probe_bytes();
   s.samples_truncated = measurer_.n_truncated();

@@ -37,6 +37,7 @@ struct PipelineSnapshot {
   double decoded_megapixels = 0;
   std::array<std::int64_t, kImageNoteCount> image_notes{};  ///< pictures used although odd, by ImageNote
   std::int64_t header_probes = 0, header_bytes = 0;
+  std::int64_t changed_media = 0;                   ///< pictures whose object changed after its header was read
   std::int64_t samples_truncated = 0;               ///< that lost turns from their end
   std::int64_t content_control_literals = 0;        ///< control tokens in content that stayed text
   double template_busy_s = 0, template_wait_s = 0;  ///< rendering outside of the engine; waiting for the interpreter

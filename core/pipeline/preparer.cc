@@ -114,7 +114,8 @@ void Preparer::fetch_picture(const std::shared_ptr<PackJob>& job, std::size_t i,
                        .if_match = "",
                        .stop = std::move(stop)};
   fetcher_.submit(std::move(request), [this, job, i, k](Result<FetchedObject> got) {
-    picture_arrived(job, i, k, got.ok() ? Result<Buffer>(std::move(got->bytes)) : std::move(got).status());
+    const bool is_changed = got.ok() && has_changed(job->task().sample(i).picture(k), got->etag);
+    picture_arrived(job, i, k, got.ok() ? Result<Buffer>(std::move(got->bytes)) : std::move(got).status(), is_changed);
   });
 }
 
@@ -127,15 +128,17 @@ void Preparer::read_row_pictures(const std::shared_ptr<PackJob>& job, std::size_
   });
 }
 
-void Preparer::picture_arrived(const std::shared_ptr<PackJob>& job, std::size_t i, std::size_t k, Result<Buffer> got) {
+void Preparer::picture_arrived(const std::shared_ptr<PackJob>& job, std::size_t i, std::size_t k, Result<Buffer> got,
+                               bool is_changed) {
   if (!got.ok()) {
     Status status = std::move(got).status();
     if (status.code() != Code::kBadSample) return fatal_(std::move(status));
     return job->picture_done(i, k, std::move(status));
   }
   auto object = std::make_shared<Buffer>(std::move(got).value());
-  workers_.submit(job->task().priority, [this, job, i, k, object](int worker) {
+  workers_.submit(job->task().priority, [this, job, i, k, object, is_changed](int worker) {
     Status status = decode_picture(*job, i, k, object->bytes(), worker);
+    if (is_changed && status.ok()) status = note_changed(job->task().sample(i).picture(k).url);
     if (!status.ok() && status.code() != Code::kBadSample) return fatal_(std::move(status));
     job->picture_done(i, k, std::move(status));
   });
@@ -157,6 +160,21 @@ Status Preparer::decode_picture(PackJob& job, std::size_t i, std::size_t k, std:
                                 own.frame_patches, job.clip_patches_of(i, clip)));
   }
   if (!own.decoder.notes().is_empty()) count_notes(own.decoder.notes(), planned.url);
+  return {};
+}
+
+Status Preparer::note_changed(const std::string& url) {
+  constexpr std::int64_t kMostLogged = 3;
+  changed_.add(1);
+  if (settings_.output.changed_media != ChangedMedia::kAccept) {
+    return {Reason::kMediaChanged, "the object is not the one whose header was read (its tag differs), though of the same size"};
+  }
+  if (changed_.get() <= kMostLogged) {
+    log(LogLevel::kWarning,
+        fmt::format("{}: the object changed after its header was read; its size is the same, so it is used "
+                    "(media.changed; counted in the report)",
+                    url));
+  }
   return {};
 }
 

@@ -41,6 +41,8 @@ class Preparer {
 
   const StageClock& admit_clock() const { return admit_; }
   std::int64_t decoded_pixels() const { return decoded_pixels_.get(); }
+  /// Pictures whose object was another than the one whose header was read.
+  std::int64_t n_changed() const { return changed_.get(); }
   /// Pictures that were used although something was odd, by ImageNote.
   std::array<std::int64_t, kImageNoteCount> image_notes() const {
     std::array<std::int64_t, kImageNoteCount> counts{};
@@ -57,7 +59,10 @@ class Preparer {
   Status decode_picture(PackJob& job, std::size_t i, std::size_t k, std::span<const std::byte> object, int worker);
   /// The pictures of sample `i` that stand in its row, which is parsed once for all of them.
   void read_row_pictures(const std::shared_ptr<PackJob>& job, std::size_t i, std::vector<std::size_t> inlined);
-  void picture_arrived(const std::shared_ptr<PackJob>& job, std::size_t i, std::size_t k, Result<Buffer> got);
+  void picture_arrived(const std::shared_ptr<PackJob>& job, std::size_t i, std::size_t k, Result<Buffer> got,
+                       bool is_changed = false);
+  /// A sound picture whose object changed. @return What ChangedMedia wants.
+  Status note_changed(const std::string& url);
   void count_notes(ImageNotes notes, const std::string& url);
   std::size_t encoded_estimate(const PackTask& task) const;
   std::size_t largest_encoded() const;
@@ -74,6 +79,7 @@ class Preparer {
   const Fatal fatal_;
   StageClock admit_;
   Counter decoded_pixels_;
+  Counter changed_;
   std::array<Counter, kImageNoteCount> image_notes_;
   std::size_t largest_block_;  // of images only, or of a pack with clips that was admitted; admit()'s thread
   std::vector<Worker> own_;    // one per worker

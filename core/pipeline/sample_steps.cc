@@ -289,6 +289,12 @@ Status size_mismatch(const MeasuredImage& planned, qwen_vl::SizePx found) {
                           : "")};
 }
 
+bool has_changed(const MeasuredImage& planned, std::string_view etag) {
+  // A weak tag and a strong one of the same text stand for the same object (RFC 9110, 8.8.3.2).
+  const auto opaque = [](std::string_view tag) { return tag.starts_with("W/") ? tag.substr(2) : tag; };
+  return !planned.etag.empty() && !etag.empty() && opaque(planned.etag) != opaque(etag);
+}
+
 namespace {
 
 /// Probes a whole object and holds its size against the plan.

@@ -93,6 +93,9 @@ Status finish_measured(const OutputSettings& output, const qwen_vl::QwenVl& mode
 /// That a picture has another size than was planned with.
 Status size_mismatch(const MeasuredImage& planned, qwen_vl::SizePx found);
 
+/// Whether an object with this tag is another than the one whose header was read, as far as the tags tell.
+bool has_changed(const MeasuredImage& planned, std::string_view etag);
+
 /// Decodes a whole object into the patches that were planned for it.
 /// @param patches  (n_patches, 3, p, p) of `planned.plan`.
 /// @return IMG_*; USER_CODE; MEDIA_SIZE_MISMATCH if the picture has another size than was planned with.

@@ -24,6 +24,12 @@ namespace stoker {
 
 /// Whether `width` and `height` in a row are believed, or the media's header is read all the same.
 enum class RowSizes : std::uint8_t { kTrust, kIgnore };
+/// What happens to a picture whose object is no longer the one whose header was read, but has the same size.
+enum class ChangedMedia : std::uint8_t {
+  kAccept,  ///< it is used
+  kSkip,    ///< its sample is a bad one, MEDIA_CHANGED
+  kStop,    ///< the run ends where the sample would have been delivered
+};
 /// What happens to a sample that is longer than a pack.
 enum class OverLong : std::uint8_t {
   kDrop,           ///< it is a bad sample, SEQ_TOO_LONG
@@ -55,6 +61,7 @@ struct OutputSettings {
   Profile profile = profiles().front();      ///< whose output is reproduced
   ImageOptions image;                        ///< what the profile says, and limits
   RowSizes row_sizes = RowSizes::kTrust;
+  ChangedMedia changed_media = ChangedMedia::kAccept;
   std::shared_ptr<UserCode> user_code;  ///< null: no code but ours touches a sample
 };
 

@@ -235,6 +235,7 @@ def core_settings(settings: Settings, dp_rank: int = 0, dp_size: int = 1) -> _co
         grey16=media.grey16,
         content_tokens=settings.content_tokens,
         trusts_row_sizes=media.sizes == "trust",
+        changed_media=media.changed,
         max_pixels=media.max_pixels,
         max_scans=media.max_scans,
         allow_missing_eoi=media.allow_missing_eoi,

@@ -54,6 +54,8 @@ class Report:
         if v["pipeline"] and v["pipeline"].get("image_notes"):
             odd = sorted(v["pipeline"]["image_notes"].items())
             lines.append("odd        " + ", ".join(f"{name} {n}" for name, n in odd) + " (pictures used all the same)")
+        if v["pipeline"] and v["pipeline"]["changed_media"]:
+            lines.append(f"changed    {v['pipeline']['changed_media']} objects after their headers were read")
         if v["pipeline"]:
             lines += self._pipeline_lines(v["pipeline"])
         return "\n".join(lines)

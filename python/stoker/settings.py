@@ -92,6 +92,9 @@ class Media:
     """How 16-bit samples become 8-bit; for ``stoker`` scale."""
     sizes: Literal["trust", "ignore"] = "trust"
     """Whether ``width`` and ``height`` in rows (upright pixels) are believed, or every header is read."""
+    changed: Literal["accept", "skip", "stop"] = "accept"
+    """What happens to a picture whose object was replaced after its header was read, by one of the same size: it is
+    used, it is a bad sample (MEDIA_CHANGED), or the run ends there. Another size is always a bad sample."""
     max_pixels: int = 178_956_970
     """A picture whose header announces more is a bad sample."""
     max_scans: int = 500
