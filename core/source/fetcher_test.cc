@@ -1,10 +1,8 @@
-#include <dirent.h>
-
 #include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
-#include <latch>
+#include <map>
 #include <mutex>
 #include <set>
 
@@ -12,164 +10,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/log.h"
 #include "source/memory/memory_source.h"
 #include "source/source.h"
+#include "source/testing/fetch_fixture.h"
 #include "source/testing/loopback_server.h"
 
 namespace stoker {
 namespace {
 
 using namespace std::chrono_literals;
-using stoker::testing::LoopbackServer;
-using stoker::testing::ServerReply;
-using stoker::testing::ServerRequest;
+using namespace stoker::testing;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using Then = ServerReply::Then;
-
-constexpr const char* kSecret = "TOPSECRETtopsecret/secret+key";
-
-std::string object_of(const std::string& target, std::size_t n_bytes = 1000) {
-  std::string body;
-  while (body.size() < n_bytes) body += target + ";";
-  body.resize(n_bytes);
-  return body;
-}
-
-FetchSettings settings_for(const LoopbackServer& server) {
-  FetchSettings s;
-  s.storage.environment = [](const char*) {
-    return std::optional<std::string>();
-  };  // this machine's settings are not the test's
-  s.storage.endpoint = server.endpoint();
-  s.storage.access_key_id = "AKIDEXAMPLE";
-  s.storage.secret_access_key = kSecret;
-  s.storage.session_token = "SESSIONsession";
-  s.retry = {1ms, 20ms};
-  s.hedge_share = 0;  // for tests that count requests
-  s.jitter_seed = 7;
-  return s;
-}
-
-std::unique_ptr<Fetcher> make(FetchSettings settings) {
-  auto fetcher = Fetcher::create(std::move(settings));
-  EXPECT_TRUE(fetcher.ok()) << fetcher.status().to_string();
-  return std::move(fetcher).value();
-}
-
-std::string text(const FetchedObject& object) {
-  return {reinterpret_cast<const char*>(object.bytes.data()), object.bytes.size()};
-}
-
-std::string url_of(int i) { return fmt::format("s3://b/{}", i); }
-std::string target_of(int i) { return fmt::format("/b/{}", i); }
-
-FetchRequest request_for(std::string url, std::uint64_t priority = 0) {
-  FetchRequest request;
-  request.url = std::move(url);
-  request.priority = priority;
-  return request;
-}
-
-ServerReply error_reply(int status, const std::string& code, const std::string& more = "") {
-  ServerReply reply;
-  reply.status = status;
-  reply.body =
-      "<?xml version=\"1.0\"?>\n<Error><Code>" + code + "</Code><Message>said the store</Message>" + more + "</Error>";
-  return reply;
-}
-
-// Serves every key; ranges as S3 does.
-ServerReply serve(const ServerRequest& request, std::size_t n_bytes = 1000) {
-  ServerReply reply;
-  const std::string whole = object_of(request.target, n_bytes);
-  reply.headers = {{"ETag", "\"tag\""}};
-  reply.body = whole;
-  const auto range = request.headers.find("range");
-  if (range == request.headers.end()) return reply;
-  const std::size_t dash = range->second.find('-');
-  const std::size_t first = std::stoul(range->second.substr(6, dash - 6));
-  if (first >= n_bytes) {
-    reply.status = 416;
-    reply.body.clear();
-    reply.headers = {{"Content-Range", fmt::format("bytes */{}", n_bytes)}};
-    return reply;
-  }
-  const std::string last_text = range->second.substr(dash + 1);
-  const std::size_t end = std::min(n_bytes, last_text.empty() ? n_bytes : std::stoul(last_text) + 1);
-  reply.status = 206;
-  reply.body = whole.substr(first, end - first);
-  reply.headers.emplace_back("Content-Range", fmt::format("bytes {}-{}/{}", first, end - 1, n_bytes));
-  return reply;
-}
-
-// Answers of many requests, and when all are there.
-class Answers {
- public:
-  explicit Answers(int n) : left_(n) {}
-  FetchDone slot(int i) {
-    return [this, i](Result<FetchedObject> result) {
-      {
-        const std::lock_guard lock(mu_);
-        ++n_calls_[i];
-        order_.push_back(i);
-        (result.ok() ? n_ok_ : n_failed_) += 1;
-        results_.insert_or_assign(i, std::move(result));
-      }
-      left_.count_down();
-    };
-  }
-  void wait() { left_.wait(); }
-  int n_ok() const { return n_ok_; }
-  int n_failed() const { return n_failed_; }
-  const std::vector<int>& order() const { return order_; }
-  const Result<FetchedObject>& at(int i) const { return results_.at(i); }
-  bool each_once() const {
-    return std::all_of(n_calls_.begin(), n_calls_.end(), [](const auto& c) { return c.second == 1; });
-  }
-
- private:
-  std::latch left_;
-  std::mutex mu_;
-  std::map<int, Result<FetchedObject>> results_;
-  std::map<int, int> n_calls_;
-  std::vector<int> order_;
-  int n_ok_ = 0;
-  int n_failed_ = 0;
-};
-
-/// The objects 0 to n - 1.
-void submit_all(Fetcher& fetcher, int n, Answers& answers) {
-  for (int i = 0; i < n; ++i) fetcher.submit(request_for(url_of(i)), answers.slot(i));
-}
-
-class Lines {
- public:
-  Lines() {
-    set_log_sink([this](LogLevel, std::string_view line) {
-      const std::lock_guard lock(mu_);
-      all_ += std::string(line) + "\n";
-    });
-  }
-  ~Lines() { set_log_sink({}); }
-  std::string all() const {
-    const std::lock_guard lock(mu_);
-    return all_;
-  }
-
- private:
-  mutable std::mutex mu_;
-  std::string all_;
-};
-
-int n_descriptors() {
-  int n = 0;
-  DIR* folder = opendir("/proc/self/fd");
-  while (readdir(folder)) ++n;
-  closedir(folder);
-  return n;
-}
 
 TEST(Fetcher, ReadsWholeObjectsAndParts) {
   LoopbackServer server([](const ServerRequest& r) { return serve(r); });
@@ -197,79 +50,6 @@ TEST(Fetcher, ReadsWholeObjectsAndParts) {
   }
 }
 
-TEST(Fetcher, AServerThatIgnoresRangesIsStillRight) {
-  LoopbackServer server([](const ServerRequest& r) {
-    ServerReply reply;
-    reply.body = object_of(r.target, 2'000'000);
-    return reply;
-  });
-  auto fetcher = make(settings_for(server));
-  FetchRequest request = request_for("s3://b/k");
-  request.offset = 100;
-  request.length = 50;
-  for (int i = 0; i < 3; ++i) {
-    auto part = fetcher->fetch(request);
-    ASSERT_TRUE(part.ok()) << part.status().to_string();
-    EXPECT_EQ(text(*part), object_of("/b/k", 2'000'000).substr(100, 50));
-    EXPECT_EQ(part->total_bytes, 2'000'000U);
-  }
-}
-
-TEST(Fetcher, RefusesAWrongRangeAndALyingLength) {
-  std::atomic<int> n{0};
-  LoopbackServer server([&](const ServerRequest& r) {
-    ServerReply reply = serve(r);
-    switch (n.fetch_add(1)) {
-      case 0:
-        reply.headers.back().second = "bytes 7-16/1000";
-        break;  // not what was asked for
-      case 1:
-        reply.headers.back().second = "bytes 5-8/1000";
-        break;  // too little of it
-      case 2:
-        reply.headers.pop_back();
-        break;  // does not say
-      case 3:
-        reply.headers.back().second = "bytes 14-5/x";
-        break;  // nonsense
-      default:
-        break;
-    }
-    return reply;
-  });
-  auto fetcher = make(settings_for(server));
-  FetchRequest request = request_for("s3://b/k");
-  request.offset = 5;
-  request.length = 10;
-  auto part = fetcher->fetch(request);
-  ASSERT_TRUE(part.ok()) << part.status().to_string();
-  EXPECT_EQ(text(*part), object_of("/b/k").substr(5, 10));
-  EXPECT_EQ(n.load(), 5);
-}
-
-TEST(Fetcher, ReadsChunkedBodiesAndRefusesOnesWithoutAnEnd) {
-  LoopbackServer server([](const ServerRequest& r) {
-    ServerReply reply;
-    if (r.target == "/b/chunked") {
-      reply.raw = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n6\r\n world\r\n0\r\n\r\n";
-    } else {
-      reply.raw = "HTTP/1.0 200 OK\r\n\r\nhalf a picture";
-      reply.then = Then::kClose;
-    }
-    return reply;
-  });
-  auto settings = settings_for(server);
-  settings.outage_limit_s = 0.05;
-  auto fetcher = make(settings);
-  auto object = fetcher->fetch(request_for("s3://b/chunked"));
-  ASSERT_TRUE(object.ok()) << object.status().to_string();
-  EXPECT_EQ(text(*object), "hello world");
-  EXPECT_EQ(object->total_bytes, 11U);
-  auto endless = fetcher->fetch(request_for("s3://b/old"));
-  EXPECT_EQ(endless.status().reason(), Reason::kOutage) << endless.status().to_string();
-  EXPECT_THAT(endless.status().message(), HasSubstr("without a length"));
-}
-
 TEST(Fetcher, AnEmptyObjectIsAnObject) {
   LoopbackServer server([](const ServerRequest&) { return ServerReply{}; });
   auto fetcher = make(settings_for(server));
@@ -277,19 +57,6 @@ TEST(Fetcher, AnEmptyObjectIsAnObject) {
   ASSERT_TRUE(object.ok()) << object.status().to_string();
   EXPECT_EQ(object->bytes.size(), 0U);
   EXPECT_EQ(object->total_bytes, 0U);
-}
-
-TEST(Fetcher, AHugeLengthIsRefusedBeforeMemoryIsTaken) {
-  LoopbackServer server([](const ServerRequest&) {
-    ServerReply reply;
-    reply.body.assign(1, 'x');
-    reply.announced = std::uint64_t{10} << 30;
-    reply.then = Then::kStall;
-    return reply;
-  });
-  auto fetcher = make(settings_for(server));
-  auto object = fetcher->fetch(request_for("s3://b/k"));
-  EXPECT_EQ(object.status().reason(), Reason::kMediaTooLarge) << object.status().to_string();
 }
 
 // NET-01
@@ -397,135 +164,6 @@ TEST(Fetcher, NoCredentialsAtAllIsSaidAtOnce) {
   EXPECT_TRUE(make(settings)->fetch(request_for("s3://b/k")).ok());
 }
 
-// NET-03
-TEST(Fetcher, AShortBodyIsNeverTakenForTheWhole) {
-  for (const Then then : {Then::kClose, Then::kReset}) {
-    std::atomic<int> n{0};
-    LoopbackServer server([&](const ServerRequest& r) {
-      ServerReply reply = serve(r);
-      if (n.fetch_add(1) == 0) {
-        reply.n_send = 600;
-        reply.then = then;
-      }
-      return reply;
-    });
-    auto fetcher = make(settings_for(server));
-    auto object = fetcher->fetch(request_for("s3://b/k"));
-    ASSERT_TRUE(object.ok()) << object.status().to_string();
-    EXPECT_EQ(text(*object), object_of("/b/k"));
-    EXPECT_EQ(fetcher->stats().n_retries, 1);
-  }
-}
-
-TEST(Fetcher, AShortBodyIsContinuedWhereItEnded) {
-  std::atomic<std::size_t> n_sent{0};
-  std::atomic<int> n{0};
-  LoopbackServer server([&](const ServerRequest& r) {
-    ServerReply reply = serve(r, 100'000);
-    if (n.fetch_add(1) < 3) {
-      reply.n_send = 30'000;
-      reply.then = Then::kClose;
-    }
-    n_sent += std::min(reply.n_send, reply.body.size());
-    return reply;
-  });
-  const auto fetcher = make(settings_for(server));
-  auto whole = fetcher->fetch(request_for("s3://b/k"));
-  ASSERT_TRUE(whole.ok()) << whole.status().to_string();
-  EXPECT_EQ(text(*whole), object_of("/b/k", 100'000));
-  EXPECT_EQ(whole->total_bytes, 100'000U);
-  EXPECT_EQ(n_sent, 100'000U) << "no byte came twice";
-
-  n = n_sent = 0;
-  auto part = fetcher->fetch({.url = "s3://b/k", .offset = 1'000, .length = 70'000});
-  ASSERT_TRUE(part.ok()) << part.status().to_string();
-  EXPECT_EQ(text(*part), object_of("/b/k", 100'000).substr(1'000, 70'000));
-  EXPECT_EQ(n_sent, 70'000U);
-}
-
-TEST(Fetcher, AnObjectThatChangesInTheMiddleIsReadFromItsBeginning) {
-  for (const bool checks_tags : {true, false}) {
-    std::atomic<int> n{0};
-    LoopbackServer server([&](const ServerRequest& r) {
-      ServerReply reply = serve(r);
-      if (n.fetch_add(1) == 0) {
-        reply.n_send = 600;
-        reply.then = Then::kClose;
-        return reply;
-      }
-      std::transform(reply.body.begin(), reply.body.end(), reply.body.begin(),
-                     [](char c) { return c == 'k' ? 'K' : c; });
-      for (auto& [name, value] : reply.headers) {
-        if (name == "ETag") value = "\"new\"";
-      }
-      if (checks_tags && r.headers.contains("if-match")) return error_reply(412, "PreconditionFailed");
-      return reply;
-    });
-    auto object = make(settings_for(server))->fetch(request_for("s3://b/k"));
-    ASSERT_TRUE(object.ok()) << object.status().to_string();
-    std::string wanted = object_of("/b/k");
-    std::replace(wanted.begin(), wanted.end(), 'k', 'K');
-    EXPECT_EQ(text(*object), wanted);
-    EXPECT_EQ(object->etag, "\"new\"");
-    EXPECT_EQ(n, 3);
-  }
-  // Who named the tag is told, instead of getting another object.
-  std::atomic<int> n{0};
-  LoopbackServer server([&](const ServerRequest& r) {
-    ServerReply reply = serve(r);
-    reply.n_send = 600;
-    reply.then = Then::kClose;
-    return n.fetch_add(1) == 0 ? reply : error_reply(412, "PreconditionFailed");
-  });
-  FetchRequest request = request_for("s3://b/k");
-  request.if_match = "\"tag\"";
-  EXPECT_EQ(make(settings_for(server))->fetch(std::move(request)).status().reason(), Reason::kMediaChanged);
-}
-
-TEST(Fetcher, AShortBodyWithoutEndSaysHowMuchCame) {
-  LoopbackServer server([&](const ServerRequest& r) {
-    ServerReply reply = serve(r);
-    reply.headers.clear();  // without a tag nothing can be continued
-    reply.n_send = 600;
-    reply.then = Then::kClose;
-    return reply;
-  });
-  auto settings = settings_for(server);
-  settings.outage_limit_s = 0.05;
-  auto object = make(settings)->fetch(request_for("s3://b/k"));
-  EXPECT_EQ(object.status().reason(), Reason::kOutage);
-  EXPECT_THAT(object.status().message(), HasSubstr("FETCH_SHORT_BODY"));
-  EXPECT_THAT(object.status().message(), HasSubstr("600 of 1000 bytes"));
-}
-
-// NET-04
-TEST(Fetcher, FollowsABucketToItsRegionOnceAndRemembers) {
-  std::atomic<int> n_redirects{0};
-  LoopbackServer server([&](const ServerRequest& r) {
-    if (r.headers.at("authorization").find("/eu-x/s3/") != std::string::npos) return serve(r);
-    n_redirects.fetch_add(1);
-    ServerReply reply = error_reply(301, "PermanentRedirect", "<Endpoint>b.s3.eu-x.example</Endpoint>");
-    reply.headers = {{"x-amz-bucket-region", "eu-x"}};
-    return reply;
-  });
-  auto fetcher = make(settings_for(server));
-  ASSERT_TRUE(fetcher->fetch(request_for("s3://b/1")).ok());
-  ASSERT_TRUE(fetcher->fetch(request_for("s3://b/2")).ok());
-  EXPECT_EQ(n_redirects.load(), 1);
-}
-
-TEST(Fetcher, ARedirectThatLeadsNowhereIsAnErrorNotALoop) {
-  LoopbackServer server([](const ServerRequest& r) {
-    ServerReply reply = error_reply(301, "PermanentRedirect");
-    reply.headers = {{"x-amz-bucket-region", fmt::format("eu-{}", r.number)}};
-    return reply;
-  });
-  auto object = make(settings_for(server))->fetch(request_for("s3://b/k"));
-  EXPECT_EQ(object.status().reason(), Reason::kFetchRedirect) << object.status().to_string();
-  EXPECT_THAT(object.status().message(), HasSubstr("bucket \"b\" is in region eu-1, the client is set to eu-0"));
-  EXPECT_LE(server.n_requests(), 3);
-}
-
 // NET-05
 TEST(Fetcher, EndpointPrecedence) {
   LoopbackServer server([](const ServerRequest& r) { return serve(r); });
@@ -544,29 +182,6 @@ TEST(Fetcher, EndpointPrecedence) {
   EXPECT_TRUE(make(settings)->fetch(request_for("s3://b/k")).ok());
   settings.storage.endpoint = "minio:9000";
   EXPECT_EQ(Fetcher::create(settings).status().reason(), Reason::kSettings);
-}
-
-// NET-07
-TEST(Fetcher, ProgressTimeoutsSayWhichAndHowMuch) {
-  LoopbackServer server([](const ServerRequest& r) {
-    ServerReply reply = serve(r);
-    reply.stalls_first = r.target == "/b/silent";
-    reply.headers.clear();  // without a tag nothing can be continued
-    reply.n_send = 600;
-    reply.then = Then::kStall;
-    return reply;
-  });
-  auto settings = settings_for(server);
-  settings.timeouts.first_byte = 60ms;
-  settings.timeouts.stall = 60ms;
-  settings.outage_limit_s = 0.05;
-  auto fetcher = make(settings);
-  auto silent = fetcher->fetch(request_for("s3://b/silent"));
-  EXPECT_THAT(silent.status().message(), HasSubstr("FETCH_TIMEOUT"));
-  EXPECT_THAT(silent.status().message(), HasSubstr("first byte"));
-  auto stalled = fetcher->fetch(request_for("s3://b/half"));
-  EXPECT_THAT(stalled.status().message(), HasSubstr("FETCH_TIMEOUT"));
-  EXPECT_THAT(stalled.status().message(), HasSubstr("600 of 1000 bytes"));
 }
 
 // NET-08, NET-09
@@ -618,74 +233,6 @@ TEST(Fetcher, ErrorsThatArePermanent) {
   EXPECT_EQ(fetcher->stats().n_retries, 0);
   EXPECT_TRUE(fetcher->fetch(request_for("s3://b/ok")).ok());
   EXPECT_THAT(fetcher->fetch(request_for("s3://b/denied")).status().message(), HasSubstr("FETCH_DENIED"));
-}
-
-TEST(Fetcher, ServerErrorsAndGarbageAreTriedAgain) {
-  std::atomic<int> n{0};
-  LoopbackServer server([&](const ServerRequest& r) {
-    const int i = n.fetch_add(1);
-    ServerReply reply;
-    if (i == 0) return error_reply(500, "InternalError");
-    if (i == 1) return error_reply(502, "");
-    if (i == 2) {
-      reply.raw = "\x16\x03\x01 garbage\r\n\r\n";
-      reply.then = Then::kClose;
-      return reply;
-    }
-    if (i == 3) {
-      reply.n_send = 0;
-      reply.raw.assign(1, ' ');
-      reply.then = Then::kReset;
-      return reply;
-    }
-    if (i == 4) return error_reply(400, "BadRequest");
-    if (i == 5) {
-      reply = error_reply(429, "");
-      reply.headers = {{"Retry-After", "0"}};
-      return reply;
-    }
-    return serve(r);
-  });
-  auto fetcher = make(settings_for(server));
-  auto object = fetcher->fetch(request_for("s3://b/k"));
-  ASSERT_TRUE(object.ok()) << object.status().to_string();
-  EXPECT_EQ(text(*object), object_of("/b/k"));
-  EXPECT_EQ(n.load(), 7);
-}
-
-TEST(Fetcher, RetryAfterIsHonoured) {
-  std::atomic<int> n{0};
-  LoopbackServer server([&](const ServerRequest& r) {
-    if (n.fetch_add(1) > 0) return serve(r);
-    ServerReply reply = error_reply(503, "SlowDown");
-    reply.headers = {{"Retry-After", "1"}};
-    return reply;
-  });
-  auto fetcher = make(settings_for(server));
-  const auto begin = std::chrono::steady_clock::now();
-  EXPECT_TRUE(fetcher->fetch(request_for("s3://b/k")).ok());
-  EXPECT_GE(std::chrono::steady_clock::now() - begin, 1s);
-}
-
-TEST(Fetcher, AStoreThatIsDownIsAnOutageAndIsLoggedOnce) {
-  const Lines lines;
-  int port = 0;
-  FetchSettings settings;
-  {
-    LoopbackServer server([](const ServerRequest& r) { return serve(r); });
-    settings = settings_for(server);
-    port = server.port();
-  }  // nobody listens there any more
-  settings.outage_limit_s = 2.5;
-  auto fetcher = make(settings);
-  auto object = fetcher->fetch(request_for("s3://b/k"));
-  EXPECT_EQ(object.status().reason(), Reason::kOutage) << object.status().to_string();
-  EXPECT_THAT(object.status().message(), HasSubstr("FETCH_CONNECT"));
-  EXPECT_THAT(object.status().message(), HasSubstr(std::to_string(port)));
-  const std::string all = lines.all();
-  const std::size_t first = all.find("storage does not answer");
-  ASSERT_NE(first, std::string::npos) << all;
-  EXPECT_EQ(all.find("storage does not answer", first + 1), std::string::npos) << all;
 }
 
 TEST(Fetcher, PlainHttpFollowsRedirectsAndHidesQueries) {
@@ -888,41 +435,6 @@ TEST(Fetcher, AFailureOfOneOfTwoRequestsLeavesTheOtherToAnswer) {
   for (int i = 0; i < kObjects; ++i) ASSERT_TRUE(answers.at(i).ok()) << answers.at(i).status().to_string();
   EXPECT_EQ(fetcher->stats().n_succeeded, kObjects);
   EXPECT_GT(fetcher->stats().n_hedges, 0);
-}
-
-TEST(Fetcher, TenThousandRequestsUnderFaultsLeakNoDescriptors) {
-  LoopbackServer server([](const ServerRequest& r) {
-    ServerReply reply = serve(r, 200);
-    switch (r.number % 40) {
-      case 7:
-        reply.n_send = 100, reply.then = Then::kClose;
-        break;
-      case 17:
-        return error_reply(500, "InternalError");
-      case 27:
-        reply.then = Then::kReset, reply.n_send = 0;
-        break;
-      default:
-        break;
-    }
-    return reply;
-  });
-  auto settings = settings_for(server);
-  settings.concurrency = 32;
-  auto fetcher = make(settings);
-  constexpr int kBatch = 1000;
-  int after_first = 0;
-  for (int batch = 0; batch < 10; ++batch) {
-    Answers answers(kBatch);
-    submit_all(*fetcher, kBatch, answers);
-    answers.wait();
-    ASSERT_EQ(answers.n_ok(), kBatch);
-    for (int i = 0; i < kBatch; ++i) ASSERT_EQ(text(*answers.at(i)), object_of(target_of(i), 200));
-    if (batch == 0) after_first = n_descriptors();
-  }
-  EXPECT_LE(n_descriptors(), after_first + 2 * 32);
-  fetcher.reset();
-  EXPECT_LE(n_descriptors(), after_first) << "a stopped fetcher holds descriptors";
 }
 
 TEST(Fetcher, LocalFiles) {

@@ -26,13 +26,19 @@ struct LoopbackServer::Connection {
   bool resets_when_written = false;
   bool is_silent = false;  // answers nothing more
   int n_unanswered = 0;
+  std::size_t drip_bytes = 0;
+  std::chrono::milliseconds drip_pause{0};
 };
 
-LoopbackServer::LoopbackServer(Handler handler) : handler_(std::move(handler)) {
+LoopbackServer::LoopbackServer(Handler handler, ServerPlace place)
+    : handler_(std::move(handler)), address_(place.address) {
   listen_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  inet_pton(AF_INET, place.address, &address.sin_addr);
+  address.sin_port = htons(static_cast<std::uint16_t>(place.port));
+  const int one = 1;
+  setsockopt(listen_, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
   socklen_t size = sizeof address;
   bind(listen_, reinterpret_cast<sockaddr*>(&address), size);
   listen(listen_, 4096);
@@ -89,7 +95,8 @@ int LoopbackServer::n_open_peak() const {
 void LoopbackServer::run() {
   std::array<epoll_event, 128> events;
   while (!is_stopping_.load()) {
-    const int n = epoll_wait(epoll_, events.data(), static_cast<int>(events.size()), -1);
+    const int n = epoll_wait(epoll_, events.data(), static_cast<int>(events.size()), wait_ms());
+    drip_on();
     for (int i = 0; i < n; ++i) {
       const int fd = events[static_cast<std::size_t>(i)].data.fd;
       if (fd == listen_) {
@@ -115,6 +122,25 @@ void LoopbackServer::run() {
         }
       }
     }
+  }
+}
+
+int LoopbackServer::wait_ms() const {
+  if (next_drip_.empty()) return -1;
+  const auto due = std::min_element(next_drip_.begin(), next_drip_.end(),
+                                    [](const auto& a, const auto& b) { return a.second < b.second; });
+  const auto left = due->second - std::chrono::steady_clock::now();
+  return std::max(0, static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(left).count()));
+}
+
+void LoopbackServer::drip_on() {
+  std::vector<int> due;
+  for (const auto& [fd, at] : next_drip_) {
+    if (at <= std::chrono::steady_clock::now()) due.push_back(fd);
+  }
+  for (const int fd : due) {
+    next_drip_.erase(fd);
+    write_some(*connections_.at(fd));
   }
 }
 
@@ -207,15 +233,21 @@ void LoopbackServer::answer(Connection& connection, const ServerRequest& request
     connection.out += "\r\n";
     connection.out += reply.body.substr(0, reply.n_send);
   }
+  connection.drip_bytes = reply.drip_bytes;
+  connection.drip_pause = reply.drip_pause;
   connection.closes_when_written = reply.then == ServerReply::Then::kClose || reply.then == ServerReply::Then::kReset;
   connection.resets_when_written = reply.then == ServerReply::Then::kReset;
   connection.is_silent = reply.then == ServerReply::Then::kStall;
 }
 
 void LoopbackServer::write_some(Connection& connection) {
-  while (connection.n_written < connection.out.size()) {
-    const ssize_t n = send(connection.fd, connection.out.data() + connection.n_written,
-                           connection.out.size() - connection.n_written, MSG_NOSIGNAL);
+  if (next_drip_.contains(connection.fd)) return;
+  const std::size_t end = connection.drip_bytes == 0
+                              ? connection.out.size()
+                              : std::min(connection.out.size(), connection.n_written + connection.drip_bytes);
+  while (connection.n_written < end) {
+    const ssize_t n =
+        send(connection.fd, connection.out.data() + connection.n_written, end - connection.n_written, MSG_NOSIGNAL);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) break;
     if (n < 0) {
       close_connection(connection.fd, false);
@@ -232,8 +264,10 @@ void LoopbackServer::write_some(Connection& connection) {
     close_connection(connection.fd, connection.resets_when_written);
     return;
   }
+  const bool drips = !all && connection.n_written == end;
+  if (drips) next_drip_[connection.fd] = std::chrono::steady_clock::now() + connection.drip_pause;
   epoll_event event{};
-  event.events = all ? EPOLLIN : EPOLLOUT;
+  event.events = all || drips ? EPOLLIN : EPOLLOUT;
   event.data.fd = connection.fd;
   epoll_ctl(epoll_, EPOLL_CTL_MOD, connection.fd, &event);
 }
@@ -250,6 +284,7 @@ void LoopbackServer::close_connection(int fd, bool with_reset) {
     setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);
   }
   close(fd);
+  next_drip_.erase(fd);
   connections_.erase(it);
 }
 

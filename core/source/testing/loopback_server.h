@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -33,9 +34,17 @@ struct ServerReply {
   static constexpr std::uint64_t kNoLength = UINT64_MAX;
   std::size_t n_send = SIZE_MAX;  ///< of the body
   enum class Then { kKeep, kClose, kReset, kStall };
-  Then then = Then::kKeep;    ///< after n_send bytes of the body; kStall keeps the connection open and silent
-  bool stalls_first = false;  ///< not even a status line
-  std::string raw;            ///< sent instead of everything else
+  Then then = Then::kKeep;     ///< after n_send bytes of the body; kStall keeps the connection open and silent
+  bool stalls_first = false;   ///< not even a status line
+  std::string raw;             ///< sent instead of everything else
+  std::size_t drip_bytes = 0;  ///< so many at a time, `drip_pause` apart; 0: as fast as they go
+  std::chrono::milliseconds drip_pause{1};
+};
+
+/// Where a server listens; port 0: a free one.
+struct ServerPlace {
+  const char* address = "127.0.0.1";
+  int port = 0;
 };
 
 /// A web server inside the test's process, on a loopback port of its own: one thread, any number of connections, and it
@@ -43,13 +52,13 @@ struct ServerReply {
 class LoopbackServer {
  public:
   using Handler = std::function<ServerReply(const ServerRequest&)>;
-  explicit LoopbackServer(Handler handler);
+  explicit LoopbackServer(Handler handler, ServerPlace place = {});
   ~LoopbackServer();
   LoopbackServer(const LoopbackServer&) = delete;
   LoopbackServer& operator=(const LoopbackServer&) = delete;
 
   int port() const { return port_; }
-  std::string endpoint() const { return "http://127.0.0.1:" + std::to_string(port_); }
+  std::string endpoint() const { return "http://" + address_ + ":" + std::to_string(port_); }
 
   /// While held, requests arrive and are remembered, but not answered. Letting go answers what waits.
   void hold(bool on);
@@ -71,12 +80,17 @@ class LoopbackServer {
   void answer(Connection& connection, const ServerRequest& request);
   void close_connection(int fd, bool with_reset);
 
+  int wait_ms() const;
+  void drip_on();
+
   const Handler handler_;
+  const std::string address_;
   int listen_ = -1;
   int epoll_ = -1;
   int event_ = -1;
   int port_ = 0;
-  std::map<int, std::unique_ptr<Connection>> connections_;  // the thread's own
+  std::map<int, std::unique_ptr<Connection>> connections_;          // the thread's own
+  std::map<int, std::chrono::steady_clock::time_point> next_drip_;  // likewise
 
   std::atomic<bool> is_stopping_{false};
   std::atomic<bool> is_held_{false};
