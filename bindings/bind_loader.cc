@@ -250,6 +250,9 @@ nb::dict pipeline_dict(const PipelineSnapshot& p) {
   fetch["hedges"] = p.fetch.n_hedges;
   fetch["hedges_won"] = p.fetch.n_hedges_won;
   fetch["throttled"] = p.fetch.n_throttled;
+  nb::dict failed_tries;
+  for (const auto& [reason, n] : p.fetch.failed_tries) failed_tries[str_of(name_of(reason))] = n;
+  fetch["failed_tries"] = failed_tries;
   fetch["bytes"] = p.fetch.n_bytes;
   fetch["header_requests"] = p.header_probes;
   fetch["header_bytes"] = p.header_bytes;

@@ -460,7 +460,10 @@ def test_storage_that_comes_back_costs_no_sample(remote: tuple[DataSet, Settings
     with StorageServer(tmp_path, behaviour=Behaviour(faults=faults, seed=2)) as server:
         with Loader(settings.replace(storage=server.settings())) as loader:
             found = [[b.digest() for b in step] for step in loader.steps()]
-            assert loader.report().values["pipeline"]["fetch"]["retries"] > 0
+            report = loader.report()
+            fetch = report.values["pipeline"]["fetch"]
+            assert 0 < fetch["retries"] <= sum(fetch["failed_tries"].values())
+            assert all(f"{code} {n}" in str(report) for code, n in fetch["failed_tries"].items())
     local = settings.replace(data=[{"manifest": str(data.manifest)}])
     with Loader(local) as loader:
         assert [[b.digest() for b in step] for step in loader.steps()] == found

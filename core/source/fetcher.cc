@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstdlib>
@@ -141,6 +142,7 @@ class Fetcher::Impl {
   std::vector<std::unique_ptr<HttpLoop>> loops_;
 
   std::atomic<std::uint64_t> n_sequence_{0};
+  std::array<Counter, kNumReasons> failed_tries_;
   Counter n_submitted_, n_succeeded_, n_failed_, n_retries_, n_hedges_, n_hedges_won_, n_throttled_, n_bytes_, busy_ns_;
 
   Mutex stop_mu_;
@@ -210,6 +212,8 @@ void Fetcher::Impl::Lane::settle(int worker, std::unique_ptr<Job> job, Outcome o
   if (outcome.status.ok()) {
     note_success(outcome.first_byte);
     impl_.busy_ns_.add(outcome.took.count());
+    outcome.object.first_byte = outcome.first_byte.value_or(outcome.took);
+    outcome.object.took = outcome.took;
     impl_.answer(std::move(job), std::move(outcome.object));
     return;
   }
@@ -219,6 +223,9 @@ void Fetcher::Impl::Lane::settle(int worker, std::unique_ptr<Job> job, Outcome o
     note_latency(outcome.took);
   }
   if (outcome.is_throttled) impl_.n_throttled_.add(1);
+  if (outcome.status.code() != Code::kCancelled) {
+    impl_.failed_tries_[static_cast<std::size_t>(outcome.status.reason())].add(1);
+  }
   if (outcome.status.code() != Code::kUnavailable) {
     // A store that says "no such object" works.
     if (outcome.status.code() == Code::kBadSample) note_success(std::nullopt);
@@ -355,6 +362,11 @@ FetchStats Fetcher::Impl::stats() const {
   s.n_hedges = n_hedges_.get();
   s.n_hedges_won = n_hedges_won_.get();
   s.n_throttled = n_throttled_.get();
+  for (int i = 0; i < kNumReasons; ++i) {
+    if (const std::int64_t n = failed_tries_[static_cast<std::size_t>(i)].get(); n > 0) {
+      s.failed_tries[static_cast<Reason>(i)] = n;
+    }
+  }
   s.n_bytes = n_bytes_.get();
   s.busy_ns = busy_ns_.get();
   for (const Lane* lane : {&network_, &local_}) {

@@ -33,6 +33,8 @@ TEST(Fetcher, ReadsWholeObjectsAndParts) {
   EXPECT_EQ(text(*object), whole);
   EXPECT_EQ(object->total_bytes, 1000U);
   EXPECT_EQ(object->etag, "\"tag\"");
+  EXPECT_GT(object->first_byte, 0ns);
+  EXPECT_GE(object->took, object->first_byte);
   struct Case {
     std::uint64_t offset;
     std::optional<std::uint64_t> length;
@@ -78,6 +80,7 @@ TEST(Fetcher, ThrottledRequestsAllComeThroughAndTheLimitShrinks) {
   const FetchStats stats = fetcher->stats();
   EXPECT_EQ(stats.n_throttled, 3 * 256);
   EXPECT_EQ(stats.n_retries, 3 * 256);
+  EXPECT_EQ(stats.failed_tries, (std::map<Reason, std::int64_t>{{Reason::kFetchThrottled, 3 * 256}}));
   EXPECT_EQ(stats.n_in_flight + stats.n_waiting + stats.n_retrying, 0);
   EXPECT_LT(stats.limit, 64);
   Answers more(6000);

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <stop_token>
@@ -36,6 +37,9 @@ struct FetchedObject {
   Buffer bytes;                   ///< exactly the part that was asked for and exists, in memory that nobody else holds
   std::uint64_t total_bytes = 0;  ///< of the whole object
   std::string etag;               ///< as the store gave it (with its quotes); empty if it gave none
+  /// Of the try that answered, from its start, a new connection included: until the first byte of the answer came
+  /// (files: `took`), and until all of it.
+  Nanos first_byte{0}, took{0};
 };
 
 /// Gets the one answer to a request, on a source thread (on the caller's if the fetcher is stopped). Must be cheap, and
@@ -79,13 +83,14 @@ struct FetchSettings {
 struct FetchStats {
   std::int64_t n_submitted = 0;
   std::int64_t n_succeeded = 0;
-  std::int64_t n_failed = 0;      ///< ended with an error, cancelled ones included
-  std::int64_t n_retries = 0;     ///< tries after the first
-  std::int64_t n_hedges = 0;      ///< second requests for bytes that were late
-  std::int64_t n_hedges_won = 0;  ///< of these, the ones that answered first
-  std::int64_t n_throttled = 0;   ///< answers that asked to slow down (503 SlowDown, 429)
-  std::int64_t n_bytes = 0;       ///< of successful answers
-  std::int64_t busy_ns = 0;       ///< sum over successful answers of the time from start to end of the last try
+  std::int64_t n_failed = 0;                    ///< ended with an error, cancelled ones included
+  std::int64_t n_retries = 0;                   ///< tries after the first
+  std::int64_t n_hedges = 0;                    ///< second requests for bytes that were late
+  std::int64_t n_hedges_won = 0;                ///< of these, the ones that answered first
+  std::int64_t n_throttled = 0;                 ///< answers that asked to slow down (503 SlowDown, 429)
+  std::map<Reason, std::int64_t> failed_tries;  ///< that ended without an answer, retried or not; stopped ones apart
+  std::int64_t n_bytes = 0;                     ///< of successful answers
+  std::int64_t busy_ns = 0;  ///< sum over successful answers of the time from start to end of the last try
 
   std::int64_t n_waiting = 0;   ///< submitted, not started
   std::int64_t n_retrying = 0;  ///< waiting for their next try

@@ -72,6 +72,9 @@ class Report:
             f"{fetch['hedges']} late ones asked for twice ({fetch['hedges_won']} answered sooner)",
             f"memory     peak {memory['peak_bytes'] / 1e6:.1f} MB of {memory['limit_bytes'] / 1e6:.1f} MB",
         ]
+        if fetch["failed_tries"]:
+            by_code = ", ".join(f"{code} {n}" for code, n in sorted(fetch["failed_tries"].items()))
+            lines.append(f"failures   {by_code} (tries, those that a later one made good included)")
         if p["samples_truncated"] or p["content_control_literals"]:
             lines.append(
                 f"text       {p['samples_truncated']} samples cut at a turn, {p['content_control_literals']} control "
