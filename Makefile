@@ -65,6 +65,11 @@ $(STAMPS)/test: $(STAMPS)/demo requirements/test.txt | build/stamps/system-test
 	$(PIP) install -r requirements/test.txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 	touch $@
 
+$(STAMPS)/bench: $(STAMPS)/test requirements/bench.txt | build/stamps/system-bench
+	@echo "build: Python packages for the benchmarks"
+	$(PIP) install -r requirements/bench.txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+	touch $@
+
 # One of the two: changing the option builds anew.
 $(STAMPS)/heif-on: $(STAMPS)/venv | build/stamps/system-heif
 	rm -f $(STAMPS)/heif-off && touch $@
@@ -126,7 +131,7 @@ fuzz: $(STAMPS)/test  ## hunt for inputs that break a parser, 600 CPU seconds fo
 	cmake --build --preset fuzz
 	$(BIN)/python tools/fuzz.py $(FUZZ)
 
-bench: $(STAMPS)/build $(STAMPS)/test  ## benchmarks; BENCH=pixels for one group
+bench: $(STAMPS)/build $(STAMPS)/bench  ## benchmarks; BENCH=pixels for one group
 	cmake --preset release -D Python_EXECUTABLE=$(CURDIR)/$(BIN)/python --log-level=WARNING
 	cmake --build --preset release --target bench/all
 	STOKER_BENCH_DIR=$(CURDIR)/build/release/bench $(BIN)/python bench/run.py $(BENCH)

@@ -3,7 +3,8 @@
 #
 #   tools/setup.sh build    compiler and libraries that `make build` needs
 #   tools/setup.sh heif     and what `make build HEIF=1` needs on top, to decode HEIC and AVIF
-#   tools/setup.sh test     and what `make test`, `make bench` and `make lint` need on top
+#   tools/setup.sh test     and what `make test` and `make lint` need on top
+#   tools/setup.sh bench    and what `make bench` needs on top; Debian also starts nginx as a service where an init runs, which nobody here needs
 #   tools/setup.sh python   prints the Python interpreter to make the virtual environment from
 #
 # Debian 12 and Ubuntu 24.04 are served with apt-get, as root or through sudo. Elsewhere it prints what to install; once that is done,
@@ -14,6 +15,7 @@ build_packages=(g++ cmake ninja-build pkg-config python3-venv python3-dev ca-cer
   libcurl4-openssl-dev libssl-dev libfmt-dev libsimdjson-dev libspng-dev libhwy-dev libxxhash-dev libjpeg-dev zlib1g-dev libzstd-dev
   libwebp-dev libtiff-dev)
 test_packages=(git clang-14 clang-format-14 libclang-rt-14-dev llvm-14 libgtest-dev libgmock-dev libbenchmark-dev)
+bench_packages=(nginx-light wrk openssl util-linux)
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 
@@ -80,5 +82,6 @@ case ${1:-} in
   build) [ -n "${STOKER_SKIP_SETUP:-}" ] || install_missing "${build_packages[@]}" ;;
   heif) [ -n "${STOKER_SKIP_SETUP:-}" ] || install_missing "${build_packages[@]}" $(heif_packages) ;;
   test) [ -n "${STOKER_SKIP_SETUP:-}" ] || install_missing "${build_packages[@]}" "${test_packages[@]}" $(heif_packages) ;;
-  *) say "usage: tools/setup.sh build|heif|test|python"; exit 2 ;;
+  bench) [ -n "${STOKER_SKIP_SETUP:-}" ] || install_missing "${bench_packages[@]}" ;;
+  *) say "usage: tools/setup.sh build|heif|test|bench|python"; exit 2 ;;
 esac
