@@ -132,17 +132,18 @@ void bind_settings(nb::module_& m) {
           "engine does not know.")
       .def(
           "set_speed",
-          [](LoaderSettings& s, int cpu_threads, int fetch_threads, int fetch_concurrency, double hedge_share,
-             int prefetch_steps, std::size_t memory_limit_bytes) {
+          [](LoaderSettings& s, int cpu_threads, int fetch_threads, int fetch_concurrency, int max_fetch_concurrency,
+             double hedge_share, int prefetch_steps, std::size_t memory_limit_bytes) {
             s.speed.cpu_threads = cpu_threads;
             s.speed.fetch_threads = fetch_threads;
             s.speed.fetch_concurrency = fetch_concurrency;
+            s.speed.max_fetch_concurrency = max_fetch_concurrency;
             s.speed.hedge_share = hedge_share;
             s.speed.prefetch_steps = prefetch_steps;
             s.speed.memory_limit_bytes = memory_limit_bytes;
           },
-          nb::kw_only(), "cpu_threads"_a, "fetch_threads"_a, "fetch_concurrency"_a, "hedge_share"_a, "prefetch_steps"_a,
-          "memory_limit_bytes"_a)
+          nb::kw_only(), "cpu_threads"_a, "fetch_threads"_a, "fetch_concurrency"_a, "max_fetch_concurrency"_a,
+          "hedge_share"_a, "prefetch_steps"_a, "memory_limit_bytes"_a)
       .def(
           "set_bad_samples",
           [](LoaderSettings& s, bool is_stop, double max_fraction, std::string ledger) {
@@ -246,6 +247,7 @@ nb::dict pipeline_dict(const PipelineSnapshot& p) {
   d["queues_mean_length"] = queues;
   nb::dict fetch;
   fetch["requests"] = p.fetch.n_submitted;
+  fetch["shared"] = p.fetch.n_shared;
   fetch["retries"] = p.fetch.n_retries;
   fetch["hedges"] = p.fetch.n_hedges;
   fetch["hedges_won"] = p.fetch.n_hedges_won;
@@ -257,6 +259,7 @@ nb::dict pipeline_dict(const PipelineSnapshot& p) {
   fetch["header_requests"] = p.header_probes;
   fetch["header_bytes"] = p.header_bytes;
   fetch["in_flight"] = p.fetch.n_in_flight;
+  fetch["limit"] = p.fetch.limit;
   d["fetch"] = fetch;
   nb::dict memory;
   memory["limit_bytes"] = p.memory_limit_bytes;

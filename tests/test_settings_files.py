@@ -168,10 +168,15 @@ def test_auto_is_divided_by_the_ranks_of_the_node(monkeypatch: pytest.MonkeyPatc
     speed = Settings.from_dict(LEAST).speed
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     alone = resolve_speed(speed, usable_cpus=12)
-    assert (alone.cpu_threads, alone.fetch_concurrency, alone.memory_limit_bytes) == (12, 256, 4 << 30)
+    assert (alone.cpu_threads, alone.memory_limit_bytes) == (12, 4 << 30)
+    assert (alone.fetch_concurrency, alone.max_fetch_concurrency) == (128, 1024)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
     shared = resolve_speed(speed, usable_cpus=12)
-    assert (shared.cpu_threads, shared.fetch_concurrency, shared.memory_limit_bytes) == (2, 32, 512 << 20)
+    assert (shared.cpu_threads, shared.memory_limit_bytes) == (2, 512 << 20)
+    assert (shared.fetch_concurrency, shared.max_fetch_concurrency) == (16, 128)
+    said = Settings.from_dict(LEAST | {"speed": {"fetch_concurrency": 200}}).speed
+    own = resolve_speed(said, usable_cpus=12)
+    assert (own.fetch_concurrency, own.max_fetch_concurrency) == (200, 200)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "many")
     assert resolve_speed(speed, usable_cpus=12) == alone
 

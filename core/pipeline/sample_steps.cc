@@ -11,6 +11,7 @@ namespace stoker {
 
 FetchSettings fetch_settings(const LoaderSettings& settings) {
   return {.concurrency = settings.speed.fetch_concurrency,
+          .max_concurrency = settings.speed.max_fetch_concurrency,
           .n_threads = settings.speed.fetch_threads,
           .n_file_threads = std::clamp(settings.speed.fetch_concurrency, 1, 8),
           .hedge_share = settings.speed.hedge_share,

@@ -70,7 +70,8 @@ struct SpeedSettings {
   int cpu_threads = 1;
   int fetch_threads = 1;
   int fetch_concurrency = 64;
-  double hedge_share = 0.02;  ///< FetchSettings::hedge_share
+  int max_fetch_concurrency = 0;  ///< FetchSettings::max_concurrency
+  double hedge_share = 0.02;      ///< FetchSettings::hedge_share
   int prefetch_steps = 4;
   std::size_t memory_limit_bytes = std::size_t{4} << 30;
   std::uint64_t probe_bytes = 16384;  ///< first ranged read of an object whose size the row does not say

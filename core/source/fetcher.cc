@@ -3,11 +3,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -15,14 +16,12 @@
 
 #include "base/log.h"
 #include "base/mutex.h"
-#include "metric/metric.h"
 #include "source/blocking_pool.h"
 #include "source/data/data_url.h"
 #include "source/file/file_source.h"
 #include "source/http/http_loop.h"
-#include "source/job_queue.h"
+#include "source/lane.h"
 #include "source/memory/memory_source.h"
-#include "source/retry.h"
 #include "source/s3/s3_store.h"
 #include "source/source.h"
 
@@ -31,13 +30,6 @@ namespace {
 
 constexpr int kMaxConcurrency = 16'384;
 constexpr int kMaxThreads = 64;
-constexpr int kMaxTriesForFree = 4;  // per request: tries after something was learned, without backoff
-
-// Reasons that mean wrong settings when nothing was ever read, and trouble of the moment when something was.
-bool is_about_settings(Reason reason) {
-  return reason == Reason::kFetchCredentials || reason == Reason::kFetchDenied || reason == Reason::kFetchRedirect ||
-         reason == Reason::kFetchTls;
-}
 
 Status check(const FetchSettings& s) {
   const auto out_of_range = [](const char* name, const char* range) {
@@ -45,6 +37,8 @@ Status check(const FetchSettings& s) {
   };
   if (s.concurrency < 1 || s.concurrency > kMaxConcurrency)
     return out_of_range("fetch_concurrency", "between 1 and 16384");
+  if (s.max_concurrency < 0 || s.max_concurrency > kMaxConcurrency)
+    return out_of_range("the most that fetch_concurrency grows to", "between 0 and 16384");
   if (s.n_threads < 1 || s.n_threads > kMaxThreads) return out_of_range("fetch threads", "between 1 and 64");
   if (s.n_file_threads < 1 || s.n_file_threads > kMaxThreads) return out_of_range("file threads", "between 1 and 64");
   if (!(s.hedge_share >= 0 && s.hedge_share <= 1)) return out_of_range("hedge_share", "between 0 and 1");
@@ -55,6 +49,16 @@ Status check(const FetchSettings& s) {
   if (s.retry.base.count() <= 0 || s.retry.cap < s.retry.base)
     return out_of_range("fetch backoff", "positive, and the cap no less than the base");
   return {};
+}
+
+Result<FetchedObject> copy_of(const FetchedObject& object) {
+  try {
+    FetchedObject copy = {Buffer(object.bytes.size()), object.total_bytes, object.etag, object.first_byte, object.took};
+    if (object.bytes.size() > 0) std::memcpy(copy.bytes.data(), object.bytes.data(), object.bytes.size());
+    return copy;
+  } catch (const std::bad_alloc&) {
+    return Status(Reason::kBudget, fmt::format("no memory for an object of {} bytes", object.bytes.size()));
+  }
 }
 
 // One connection per request in flight, and some descriptors for the rest of the program.
@@ -94,35 +98,9 @@ class Fetcher::Impl {
   FetchStats stats() const;
 
  private:
-  // Requests that share a limit and a fate: all of the network, or all of what is local.
-  class Lane final : public JobOwner {
-   public:
-    Lane(Impl& impl, int limit) : queue(limit), impl_(impl), limit_(limit), hedges_(impl.settings_.hedge_share) {}
-    std::unique_ptr<Job> take(int worker, Nanos now, Nanos& look_again) override {
-      return queue.take(worker, now, look_again);
-    }
-    void settle(int worker, std::unique_ptr<Job> job, Outcome outcome) override;
-    Nanos hedge_delay() const override { return Nanos(hedge_delay_ns_.load(std::memory_order_relaxed)); }
-    void hedge(Job& job) override STOKER_EXCLUDES(mu_);
-    void set_maximum(int maximum) STOKER_EXCLUDES(mu_);
-
-    JobQueue queue;
-
-   private:
-    void note_latency(Nanos first_byte) STOKER_REQUIRES(mu_);
-    void note_success(std::optional<Nanos> first_byte) STOKER_EXCLUDES(mu_);
-    bool note_failure(const Job& job, const Outcome& outcome) STOKER_EXCLUDES(mu_);  // true: something was read before
-    void retry_or_fail(std::unique_ptr<Job> job, Outcome outcome);
-
-    Impl& impl_;
-    Mutex mu_;
-    AdaptiveLimit limit_ STOKER_GUARDED_BY(mu_);
-    StoreWatch watch_ STOKER_GUARDED_BY(mu_);
-    HedgePolicy hedges_ STOKER_GUARDED_BY(mu_);
-    std::atomic<std::int64_t> hedge_delay_ns_{Nanos::max().count()};  // what hedges_ says, for the loops
-  };
-
   void answer(std::unique_ptr<Job> job, Result<FetchedObject> result);
+  void count(const Result<FetchedObject>& result);
+  void answer_followers(std::vector<SharedRead::Follower> followers, const Result<FetchedObject>& result);
   Lane& lane_of(const Location& at) {
     return at.kind == Location::Kind::kS3 || at.kind == Location::Kind::kHttp ? network_ : local_;
   }
@@ -136,14 +114,15 @@ class Fetcher::Impl {
   const FileSource files_;
   const MemorySource memory_;
   const DataSource data_;
+  FetchCounters counters_;
+  SharedReads shared_;
   Lane network_;
   Lane local_;
   BlockingPool pool_;
   std::vector<std::unique_ptr<HttpLoop>> loops_;
 
   std::atomic<std::uint64_t> n_sequence_{0};
-  std::array<Counter, kNumReasons> failed_tries_;
-  Counter n_submitted_, n_succeeded_, n_failed_, n_retries_, n_hedges_, n_hedges_won_, n_throttled_, n_bytes_, busy_ns_;
+  std::atomic<bool> is_closing_{false};  // written by stop
 
   Mutex stop_mu_;
   bool is_stopped_ STOKER_GUARDED_BY(stop_mu_) = false;
@@ -159,8 +138,11 @@ Fetcher::Impl::Impl(FetchSettings settings, const Clock& clock, std::unique_ptr<
       files_(settings_.max_object_bytes),
       memory_(settings_.storage.memory),
       data_(settings_.max_object_bytes),
-      network_(*this, fit_to_descriptors(settings_.concurrency)),
-      local_(*this, settings_.n_file_threads),
+      network_(settings_, settings_.concurrency,
+               fit_to_descriptors(std::max(settings_.concurrency, settings_.max_concurrency)), jitter_seed_, clock,
+               counters_, [this](auto job, auto result) { answer(std::move(job), std::move(result)); }),
+      local_(settings_, settings_.n_file_threads, settings_.n_file_threads, jitter_seed_, clock, counters_,
+             [this](auto job, auto result) { answer(std::move(job), std::move(result)); }),
       pool_(local_, files_, memory_, data_, clock) {}
 
 Status Fetcher::Impl::start() {
@@ -182,7 +164,7 @@ Status Fetcher::Impl::start() {
 }
 
 void Fetcher::Impl::submit(FetchRequest request, FetchDone done) {
-  n_submitted_.add(1);
+  counters_.n_submitted.add(1);
   auto job = std::make_unique<Job>();
   job->done = std::move(done);
   job->sequence = n_sequence_.fetch_add(1, std::memory_order_relaxed);
@@ -191,184 +173,74 @@ void Fetcher::Impl::submit(FetchRequest request, FetchDone done) {
   if (!at.ok()) return answer(std::move(job), std::move(at).status());
   job->at = std::move(at).value();
   Lane& lane = lane_of(job->at);
-  if (auto refused = lane.queue.push(std::move(job)))
-    answer(std::move(refused), Status(Reason::kStopped, "the fetcher was stopped"));
+  if (&lane == &network_ && shared_.join(*job)) {
+    counters_.n_shared.add(1);
+    return;
+  }
+  lane.push(std::move(job));
 }
 
 void Fetcher::Impl::answer(std::unique_ptr<Job> job, Result<FetchedObject> result) {
   if (job->race) {
     const bool is_final = result.ok() || result.status().code() != Code::kCancelled;
     if (!job->race->finish(is_final)) return;
-    if (job->is_hedge && result.ok()) n_hedges_won_.add(1);
+    if (job->is_hedge && result.ok()) counters_.n_hedges_won.add(1);
   }
-  (result.ok() ? n_succeeded_ : n_failed_).add(1);
-  if (result.ok()) n_bytes_.add(static_cast<std::int64_t>(result->bytes.size()));
+  if (job->shared) answer_followers(shared_.end(*job), result);
+  count(result);
   job->done(std::move(result));
 }
 
-void Fetcher::Impl::Lane::settle(int worker, std::unique_ptr<Job> job, Outcome outcome) {
-  queue.release(worker);
-  ++job->n_tries;
-  if (outcome.status.ok()) {
-    note_success(outcome.first_byte);
-    impl_.busy_ns_.add(outcome.took.count());
-    outcome.object.first_byte = outcome.first_byte.value_or(outcome.took);
-    outcome.object.took = outcome.took;
-    impl_.answer(std::move(job), std::move(outcome.object));
-    return;
+void Fetcher::Impl::answer_followers(std::vector<SharedRead::Follower> followers, const Result<FetchedObject>& result) {
+  for (SharedRead::Follower& follower : followers) {
+    const bool was_given_up = !result.ok() && result.status().code() == Code::kCancelled;
+    if (was_given_up && !follower.request.stop.stop_requested() && !is_closing_.load(std::memory_order_acquire)) {
+      counters_.n_submitted.add(-1);  // it joined in the moment in which the other was given up
+      submit(std::move(follower.request), std::move(follower.done));
+      continue;
+    }
+    Result<FetchedObject> own = result.ok() ? copy_of(*result) : result.status();
+    count(own);
+    follower.done(std::move(own));
   }
-  if (job->race && job->race->is_over()) {
-    // Of a request that lost its race the time is known from below only; left out, the tail would look too short.
-    MutexLock lock(mu_);
-    note_latency(outcome.took);
-  }
-  if (outcome.is_throttled) impl_.n_throttled_.add(1);
-  if (outcome.status.code() != Code::kCancelled) {
-    impl_.failed_tries_[static_cast<std::size_t>(outcome.status.reason())].add(1);
-  }
-  if (outcome.status.code() != Code::kUnavailable) {
-    // A store that says "no such object" works.
-    if (outcome.status.code() == Code::kBadSample) note_success(std::nullopt);
-    impl_.answer(std::move(job), std::move(outcome.status));
-    return;
-  }
-  retry_or_fail(std::move(job), std::move(outcome));
 }
 
-void Fetcher::Impl::Lane::hedge(Job& job) {
-  if (queue.counts().limit < 2) return;  // it would have to wait for the first to end
-  {
-    MutexLock lock(mu_);
-    if (!hedges_.take()) return;
-  }
-  auto second = std::make_unique<Job>();
-  second->request = job.request;
-  second->at = job.at;
-  second->done = job.done;
-  second->sequence = job.sequence;  // as early as the first
-  second->is_hedge = true;
-  second->race = job.race = std::make_shared<Race>();
-  impl_.n_hedges_.add(1);
-  if (auto refused = queue.push(std::move(second)))
-    impl_.answer(std::move(refused), Status(Reason::kStopped, "the fetcher was stopped"));
-}
-
-void Fetcher::Impl::Lane::note_success(std::optional<Nanos> first_byte) {
-  const Nanos now = impl_.clock_.now();
-  std::string line;
-  int limit = 0;
-  {
-    MutexLock lock(mu_);
-    line = watch_.succeeded(now);
-    limit_.succeeded();
-    limit = limit_.get();
-    if (first_byte) note_latency(*first_byte);
-  }
-  queue.set_limit(limit);
-  if (!line.empty()) log(LogLevel::kWarning, line);
-}
-
-void Fetcher::Impl::Lane::note_latency(Nanos first_byte) {
-  hedges_.answered(first_byte);
-  hedge_delay_ns_.store(hedges_.delay().count(), std::memory_order_relaxed);
-}
-
-bool Fetcher::Impl::Lane::note_failure(const Job& job, const Outcome& outcome) {
-  const Nanos now = impl_.clock_.now();
-  std::string line;
-  int limit = 0;
-  bool ever_succeeded = false;
-  {
-    MutexLock lock(mu_);
-    line = watch_.failed(now, outcome.status, job.at.shown(), impl_.settings_.outage_limit_s);
-    if (outcome.is_throttled) limit_.throttled(now);
-    limit = limit_.get();
-    ever_succeeded = watch_.ever_succeeded();
-  }
-  queue.set_limit(limit);
-  if (!line.empty()) log(LogLevel::kWarning, line);
-  return ever_succeeded;
-}
-
-void Fetcher::Impl::Lane::retry_or_fail(std::unique_ptr<Job> job, Outcome outcome) {
-  if (job->race) {
-    if (job->race->leave()) return;
-    job->race.reset();  // the other one failed before: this is now the only one
-  }
-  job->partial = std::move(outcome.partial);
-  const Nanos now = impl_.clock_.now();
-  if (outcome.try_again_now && job->n_tries - job->n_failures <= kMaxTriesForFree) {
-    impl_.n_retries_.add(1);
-    if (auto refused = queue.push(std::move(job)))
-      impl_.answer(std::move(refused), Status(Reason::kStopped, "the fetcher was stopped"));
-    return;
-  }
-  ++job->n_failures;
-  if (!job->failing_since) job->failing_since = now;
-  const bool ever_succeeded = note_failure(*job, outcome);
-  if (is_about_settings(outcome.status.reason()) && !ever_succeeded) {
-    impl_.answer(std::move(job), std::move(outcome.status));
-    return;
-  }
-  const Nanos limit =
-      std::chrono::duration_cast<Nanos>(std::chrono::duration<double>(std::min(impl_.settings_.outage_limit_s, 1e9)));
-  const Nanos end = *job->failing_since + limit;
-  if (now >= end) {
-    // Before the job is moved from: compilers differ in which argument they evaluate first.
-    Status gave_up(Reason::kOutage,
-                   fmt::format("gave up after {:.3g} s and {} tries; last: {}", to_seconds(now - *job->failing_since),
-                               job->n_tries, outcome.status.to_string()));
-    impl_.answer(std::move(job), std::move(gave_up));
-    return;
-  }
-  impl_.n_retries_.add(1);
-  Rng rng(mix64(impl_.jitter_seed_ ^ job->sequence) + static_cast<std::uint64_t>(job->n_failures));
-  const Nanos due = std::min(now + backoff(impl_.settings_.retry, job->n_failures, outcome.retry_after, rng), end);
-  if (auto refused = queue.push_later(std::move(job), due))
-    impl_.answer(std::move(refused), Status(Reason::kStopped, "the fetcher was stopped"));
-}
-
-void Fetcher::Impl::Lane::set_maximum(int maximum) {
-  int limit = 0;
-  {
-    MutexLock lock(mu_);
-    limit_.set_maximum(maximum);
-    limit = limit_.get();
-  }
-  queue.set_limit(limit);
+void Fetcher::Impl::count(const Result<FetchedObject>& result) {
+  (result.ok() ? counters_.n_succeeded : counters_.n_failed).add(1);
+  if (result.ok()) counters_.n_bytes.add(static_cast<std::int64_t>(result->bytes.size()));
 }
 
 void Fetcher::Impl::stop() {
   MutexLock lock(stop_mu_);  // whoever comes second waits until it is done
   if (is_stopped_) return;
   is_stopped_ = true;
-  for (Lane* lane : {&network_, &local_}) {
-    for (auto& job : lane->queue.close()) answer(std::move(job), Status(Reason::kStopped, "the fetcher was stopped"));
-  }
+  is_closing_.store(true, std::memory_order_release);
+  for (Lane* lane : {&network_, &local_}) lane->close();
   for (auto& loop : loops_) loop->stop();
   pool_.stop();
 }
 
 void Fetcher::Impl::set_concurrency(int concurrency) {
-  network_.set_maximum(fit_to_descriptors(std::clamp(concurrency, 1, kMaxConcurrency)));
+  network_.set_limit(fit_to_descriptors(std::clamp(concurrency, 1, kMaxConcurrency)));
 }
 
 FetchStats Fetcher::Impl::stats() const {
   FetchStats s;
-  s.n_submitted = n_submitted_.get();
-  s.n_succeeded = n_succeeded_.get();
-  s.n_failed = n_failed_.get();
-  s.n_retries = n_retries_.get();
-  s.n_hedges = n_hedges_.get();
-  s.n_hedges_won = n_hedges_won_.get();
-  s.n_throttled = n_throttled_.get();
+  s.n_submitted = counters_.n_submitted.get();
+  s.n_succeeded = counters_.n_succeeded.get();
+  s.n_failed = counters_.n_failed.get();
+  s.n_shared = counters_.n_shared.get();
+  s.n_retries = counters_.n_retries.get();
+  s.n_hedges = counters_.n_hedges.get();
+  s.n_hedges_won = counters_.n_hedges_won.get();
+  s.n_throttled = counters_.n_throttled.get();
   for (int i = 0; i < kNumReasons; ++i) {
-    if (const std::int64_t n = failed_tries_[static_cast<std::size_t>(i)].get(); n > 0) {
+    if (const std::int64_t n = counters_.failed_tries[static_cast<std::size_t>(i)].get(); n > 0) {
       s.failed_tries[static_cast<Reason>(i)] = n;
     }
   }
-  s.n_bytes = n_bytes_.get();
-  s.busy_ns = busy_ns_.get();
+  s.n_bytes = counters_.n_bytes.get();
+  s.busy_ns = counters_.busy_ns.get();
   for (const Lane* lane : {&network_, &local_}) {
     const JobQueue::Counts counts = lane->queue.counts();
     s.n_waiting += counts.n_waiting;

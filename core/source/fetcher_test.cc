@@ -5,6 +5,7 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <thread>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -83,9 +84,11 @@ TEST(Fetcher, ThrottledRequestsAllComeThroughAndTheLimitShrinks) {
   EXPECT_EQ(stats.failed_tries, (std::map<Reason, std::int64_t>{{Reason::kFetchThrottled, 3 * 256}}));
   EXPECT_EQ(stats.n_in_flight + stats.n_waiting + stats.n_retrying, 0);
   EXPECT_LT(stats.limit, 64);
-  Answers more(6000);
-  for (int i = 0; i < 6000; ++i) fetcher->submit(request_for(url_of(i % 256)), more.slot(i));
-  more.wait();
+  for (int round = 0; round < 24; ++round) {  // one after another: together they would be shared
+    Answers more(256);
+    submit_all(*fetcher, 256, more);
+    more.wait();
+  }
   EXPECT_EQ(fetcher->stats().limit, 64) << "does not recover";
 }
 
@@ -98,6 +101,150 @@ TEST(Fetcher, ThrottlingWithoutEndBecomesAnOutageThatNamesItsCause) {
   EXPECT_EQ(object.status().reason(), Reason::kOutage);
   EXPECT_THAT(object.status().message(), HasSubstr("FETCH_THROTTLED"));
   EXPECT_THAT(object.status().message(), HasSubstr("\"s3://b/k?versionId=1\""));  // literal: it is the key
+}
+
+TEST(Fetcher, OnlyThePrefixThatThrottlesIsAskedLess) {
+  LoopbackServer server([&](const ServerRequest& r) {
+    return r.target.starts_with("/b/busy/") ? error_reply(503, "SlowDown") : serve(r);
+  });
+  auto settings = settings_for(server);
+  settings.concurrency = 32;
+  auto fetcher = make(settings);
+  Lines lines;
+  std::stop_source enough;
+  Answers busy(64);
+  for (int i = 0; i < 64; ++i) {
+    FetchRequest request = request_for(fmt::format("s3://b/busy/{}", i));
+    request.stop = enough.get_token();
+    fetcher->submit(std::move(request), busy.slot(i));
+  }
+  ASSERT_TRUE(server.wait_for_requests(300));  // they are refused for ever
+  Answers free(2000);
+  for (int i = 0; i < 2000; ++i) fetcher->submit(request_for(fmt::format("s3://b/free/{}", i), 1), free.slot(i));
+  free.wait();
+  EXPECT_EQ(free.n_ok(), 2000) << "though all of the others stand before them in the plan";
+  EXPECT_THAT(lines.all(), HasSubstr("\"s3://b/busy/\" asks to slow down"));
+  EXPECT_THAT(lines.all(), Not(HasSubstr("s3://b/free")));
+  enough.request_stop();
+  fetcher->stop();
+  busy.wait();
+}
+
+TEST(Fetcher, MoreAreInFlightWhileThatBringsMore) {
+  // Every answer takes 10 ms, however many are asked at the same time: the server lets them all go at each tick.
+  LoopbackServer server([](const ServerRequest& r) { return serve(r); });
+  auto settings = settings_for(server);
+  settings.concurrency = 32;
+  settings.max_concurrency = 256;
+  auto fetcher = make(settings);
+  std::atomic<bool> is_over{false};
+  std::thread ticks([&] {
+    while (!is_over) {
+      server.hold(true);
+      std::this_thread::sleep_for(10ms);
+      server.hold(false);
+      std::this_thread::sleep_for(1ms);
+    }
+  });
+  Answers answers(6000);
+  submit_all(*fetcher, 6000, answers);
+  answers.wait();
+  is_over = true;
+  ticks.join();
+  EXPECT_GT(fetcher->stats().limit, 32);
+  EXPECT_GT(server.n_open_peak(), 32);
+  EXPECT_LE(server.n_open_peak(), 256);
+}
+
+TEST(Fetcher, WhatIsWantedTwiceAtTheSameTimeIsAskedForOnce) {
+  LoopbackServer server([](const ServerRequest& r) { return serve(r); });
+  auto fetcher = make(settings_for(server));
+  server.hold(true);
+  Answers answers(60);
+  for (int i = 0; i < 40; ++i) fetcher->submit(request_for(url_of(i % 4), 5), answers.slot(i));
+  for (int i = 40; i < 60; ++i) {  // other bytes of the same objects
+    FetchRequest part = request_for(url_of(i % 4), 5);
+    part.offset = static_cast<std::uint64_t>(i % 2);
+    part.length = 10;
+    fetcher->submit(std::move(part), answers.slot(i));
+  }
+  ASSERT_TRUE(server.wait_for_requests(8));
+  server.hold(false);
+  answers.wait();
+  EXPECT_EQ(server.n_requests(), 8);
+  EXPECT_EQ(answers.n_ok(), 60);
+  EXPECT_TRUE(answers.each_once());
+  for (int i = 0; i < 60; ++i) {
+    const std::string whole = object_of(target_of(i % 4));
+    EXPECT_EQ(text(*answers.at(i)), i < 40 ? whole : whole.substr(static_cast<std::size_t>(i % 2), 10));
+    EXPECT_EQ(answers.at(i)->etag, "\"tag\"");
+    EXPECT_EQ(answers.at(i)->total_bytes, 1000U);
+  }
+  const FetchStats stats = fetcher->stats();
+  EXPECT_EQ(stats.n_submitted, 60);
+  EXPECT_EQ(stats.n_succeeded, 60);
+  EXPECT_EQ(stats.n_shared, 52);
+  EXPECT_TRUE(fetcher->fetch(request_for(url_of(0))).ok());
+  EXPECT_EQ(server.n_requests(), 9) << "later is not the same time";
+}
+
+TEST(Fetcher, WhoIsStoppedDoesNotEndItForThoseWhoJoined) {
+  LoopbackServer server([](const ServerRequest& r) { return serve(r); });
+  auto fetcher = make(settings_for(server));
+  server.hold(true);
+  std::stop_source first;
+  std::stop_source both;
+  Answers answers(4);
+  const auto submit = [&](int i, const char* url, const std::stop_source& stop) {
+    FetchRequest request = request_for(url);
+    request.stop = stop.get_token();
+    fetcher->submit(std::move(request), answers.slot(i));
+  };
+  submit(0, "s3://b/wanted", first);
+  submit(1, "s3://b/wanted", std::stop_source());
+  submit(2, "s3://b/unwanted", both);
+  submit(3, "s3://b/unwanted", both);
+  ASSERT_TRUE(server.wait_for_requests(2));
+  first.request_stop();
+  both.request_stop();
+  while (fetcher->stats().n_failed < 2) std::this_thread::yield();
+  server.hold(false);
+  answers.wait();
+  EXPECT_TRUE(answers.at(1).ok());
+  EXPECT_EQ(answers.at(2).status().reason(), Reason::kStopped);
+  EXPECT_EQ(answers.at(3).status().reason(), Reason::kStopped);
+  EXPECT_TRUE(answers.each_once());
+}
+
+TEST(Fetcher, WhatIsNeededEarlierDoesNotWaitForTheTurnOfWhatIsNeededLater) {
+  LoopbackServer server([](const ServerRequest& r) { return serve(r); });
+  auto settings = settings_for(server);
+  settings.concurrency = 1;
+  auto fetcher = make(settings);
+  server.hold(true);
+  Answers answers(4);
+  fetcher->submit(request_for("s3://b/blocker"), answers.slot(0));
+  ASSERT_TRUE(server.wait_for_requests(1));
+  fetcher->submit(request_for("s3://b/same", 9), answers.slot(1));
+  fetcher->submit(request_for("s3://b/between", 5), answers.slot(2));
+  fetcher->submit(request_for("s3://b/same", 1), answers.slot(3));
+  server.hold(false);
+  answers.wait();
+  EXPECT_EQ(server.targets(), (std::vector<std::string>{"/b/blocker", "/b/same", "/b/between", "/b/same"}));
+  EXPECT_TRUE(answers.each_once());
+}
+
+TEST(Fetcher, AFailureIsToldToAllWhoWaitForIt) {
+  LoopbackServer server([](const ServerRequest&) { return error_reply(404, "NoSuchKey"); });
+  auto fetcher = make(settings_for(server));
+  server.hold(true);
+  Answers answers(10);
+  for (int i = 0; i < 10; ++i) fetcher->submit(request_for("s3://b/gone"), answers.slot(i));
+  ASSERT_TRUE(server.wait_for_requests(1));
+  server.hold(false);
+  answers.wait();
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(answers.at(i).status().reason(), Reason::kMediaNotFound);
+  EXPECT_EQ(server.n_requests(), 1);
 }
 
 // NET-02

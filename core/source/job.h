@@ -7,6 +7,7 @@
 
 #include "source/hedge.h"
 #include "source/partial.h"
+#include "source/shared_reads.h"
 #include "source/source.h"
 #include "source/url.h"
 
@@ -18,15 +19,20 @@ struct Job {
   Location at;
   FetchDone done;
   std::uint64_t sequence = 0;  ///< order of submission
+  int prefix = 0;              ///< which part of a store it asks, see Prefixes
   int n_tries = 0;             ///< that have ended
   int n_failures = 0;          ///< of these, the ones that count for backoff
   std::optional<Nanos> failing_since;
-  std::optional<Partial> partial;  ///< what the last try got
-  bool is_hedge = false;           ///< the second request of a race
-  std::shared_ptr<Race> race;      ///< if the same bytes are asked for twice
+  std::optional<Partial> partial;      ///< what the last try got
+  bool is_hedge = false;               ///< the second request of a race
+  std::shared_ptr<Race> race;          ///< if the same bytes are asked for twice
+  std::shared_ptr<SharedRead> shared;  ///< those who want the same bytes and did not ask
 
   /// Nobody needs the answer any more.
-  bool is_unwanted() const { return request.stop.stop_requested() || (race && race->is_over()); }
+  bool is_unwanted() const {
+    if (race && race->is_over()) return true;
+    return request.stop.stop_requested() && !(shared && shared->is_wanted());
+  }
 };
 
 /// How one try ended, and what the retry policy needs to know about it.

@@ -19,7 +19,28 @@ int JobQueue::share_of_one() const {
 // Wakes one sleeper with room if there is work to start: the least loaded, so that connections spread evenly over the
 // loops. One is enough: a worker that leaves work behind wakes the next.
 void JobQueue::wake_for_work() {
-  if (!waiting_.empty() && n_in_flight_ < limit_) wake_one();
+  if (n_in_flight_ < limit_ && next_group()) wake_one();
+}
+
+JobQueue::Group& JobQueue::group_of(int prefix) {
+  const auto at = static_cast<std::size_t>(prefix);
+  if (groups_.size() <= at) groups_.resize(at + 1);
+  return groups_[at];
+}
+
+// The one whose first job stands first in the plan, of those that may start one. They are few.
+JobQueue::Group* JobQueue::next_group() {
+  Group* best = nullptr;
+  for (Group& group : groups_) {
+    if (group.can_start() && (!best || best->waiting.front() < group.waiting.front())) best = &group;
+  }
+  return best;
+}
+
+void JobQueue::add_waiting(std::unique_ptr<Job> job) {
+  std::vector<Waiting>& waiting = group_of(job->prefix).waiting;
+  waiting.push_back({std::move(job)});
+  std::push_heap(waiting.begin(), waiting.end());
 }
 
 void JobQueue::wake_one() {
@@ -36,17 +57,15 @@ void JobQueue::wake_one() {
 void JobQueue::promote_due(Nanos now) {
   while (!later_.empty() && later_.front().due <= now) {
     std::pop_heap(later_.begin(), later_.end());
-    waiting_.push_back({std::move(later_.back().job)});
+    add_waiting(std::move(later_.back().job));
     later_.pop_back();
-    std::push_heap(waiting_.begin(), waiting_.end());
   }
 }
 
 std::unique_ptr<Job> JobQueue::push(std::unique_ptr<Job> job) {
   MutexLock lock(mu_);
   if (is_closed_) return job;
-  waiting_.push_back({std::move(job)});
-  std::push_heap(waiting_.begin(), waiting_.end());
+  add_waiting(std::move(job));
   wake_for_work();
   return nullptr;
 }
@@ -67,25 +86,29 @@ std::unique_ptr<Job> JobQueue::take(int worker, Nanos now, Nanos& look_again) {
   promote_due(now);
   Worker& me = workers_[static_cast<std::size_t>(worker)];
   const bool has_room = n_in_flight_ < limit_ && me.n_in_flight < share_of_one();
-  if (!has_room || waiting_.empty()) {
+  Group* group = has_room ? next_group() : nullptr;
+  if (!group) {
     me.is_asleep = true;
     if (has_room && !later_.empty()) look_again = later_.front().due;
     wake_for_work();  // what I have no room for, another may have
     return nullptr;
   }
-  std::pop_heap(waiting_.begin(), waiting_.end());
-  std::unique_ptr<Job> job = std::move(waiting_.back().job);
-  waiting_.pop_back();
+  std::pop_heap(group->waiting.begin(), group->waiting.end());
+  std::unique_ptr<Job> job = std::move(group->waiting.back().job);
+  group->waiting.pop_back();
   me.is_asleep = false;
+  ++group->n_in_flight;
   ++me.n_in_flight;
   ++n_in_flight_;
   return job;
 }
 
-void JobQueue::release(int worker) {
+JobQueue::Released JobQueue::release(int worker, int prefix) {
   MutexLock lock(mu_);
+  const bool is_binding = next_group() != nullptr;
   --workers_[static_cast<std::size_t>(worker)].n_in_flight;
   --n_in_flight_;
+  return {.n_in_prefix = group_of(prefix).n_in_flight--, .is_binding = is_binding};
 }
 
 void JobQueue::set_limit(int limit) {
@@ -93,8 +116,19 @@ void JobQueue::set_limit(int limit) {
   if (limit_ == limit) return;
   const bool grew = limit > limit_;
   limit_ = limit;
-  if (!grew) return;
-  for (Worker& worker : workers_) {  // all: a retry that becomes due later must be seen by one that has room now
+  if (grew) wake_all();  // all: a retry that becomes due later must be seen by one that has room now
+}
+
+void JobQueue::set_prefix_limit(int prefix, int limit) {
+  MutexLock lock(mu_);
+  Group& group = group_of(prefix);
+  const bool grew = limit > group.limit;
+  group.limit = limit;
+  if (grew && group.can_start()) wake_for_work();
+}
+
+void JobQueue::wake_all() {
+  for (Worker& worker : workers_) {
     if (!worker.is_asleep) continue;
     worker.is_asleep = false;
     worker.wake();
@@ -105,9 +139,11 @@ std::vector<std::unique_ptr<Job>> JobQueue::close() {
   std::vector<std::unique_ptr<Job>> left;
   MutexLock lock(mu_);
   is_closed_ = true;
-  for (Waiting& entry : waiting_) left.push_back(std::move(entry.job));
+  for (Group& group : groups_) {
+    for (Waiting& entry : group.waiting) left.push_back(std::move(entry.job));
+    group.waiting.clear();
+  }
   for (Later& entry : later_) left.push_back(std::move(entry.job));
-  waiting_.clear();
   later_.clear();
   for (Worker& worker : workers_) worker.wake();
   return left;
@@ -115,7 +151,14 @@ std::vector<std::unique_ptr<Job>> JobQueue::close() {
 
 JobQueue::Counts JobQueue::counts() const {
   MutexLock lock(mu_);
-  return {static_cast<int>(waiting_.size()), static_cast<int>(later_.size()), n_in_flight_, limit_};
+  std::size_t n_waiting = 0;
+  std::int64_t of_groups = groups_.empty() ? limit_ : 0;
+  for (const Group& group : groups_) {
+    n_waiting += group.waiting.size();
+    of_groups += group.limit;
+  }
+  return {static_cast<int>(n_waiting), static_cast<int>(later_.size()), n_in_flight_,
+          static_cast<int>(std::min<std::int64_t>(limit_, of_groups))};
 }
 
 }  // namespace stoker

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <climits>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -11,9 +12,10 @@
 
 namespace stoker {
 
-/// Jobs that have not started, in plan order; jobs that wait for their next try; and the one limit of how many are in
-/// flight over all workers. A worker is a thread that carries several jobs at a time (an event loop) or one. Threads:
-/// any. Nothing here blocks: a worker without work sleeps elsewhere and is woken through its own `wake`.
+/// Jobs that have not started, in plan order; jobs that wait for their next try; and the limits of how many are in
+/// flight: over all workers, and of one prefix (`Job::prefix`). A prefix at its limit holds up nobody else. A worker is
+/// a thread that carries several jobs at a time (an event loop) or one. Threads: any. Nothing here blocks: a worker
+/// without work sleeps elsewhere and is woken through its own `wake`.
 class JobQueue {
  public:
   explicit JobQueue(int limit) : limit_(limit) {}
@@ -29,9 +31,14 @@ class JobQueue {
 
   /// See JobOwner::take. A worker gets at most its even share of the limit.
   std::unique_ptr<Job> take(int worker, Nanos now, Nanos& look_again) STOKER_EXCLUDES(mu_);
-  void release(int worker) STOKER_EXCLUDES(mu_);
+  struct Released {
+    int n_in_prefix = 0;      ///< in flight there until now
+    bool is_binding = false;  ///< another job waits for nothing but its place under the limit over all
+  };
+  Released release(int worker, int prefix) STOKER_EXCLUDES(mu_);
 
   void set_limit(int limit) STOKER_EXCLUDES(mu_);
+  void set_prefix_limit(int prefix, int limit) STOKER_EXCLUDES(mu_);
   /// From now on nothing is taken or accepted; returns what waited, and wakes every worker.
   std::vector<std::unique_ptr<Job>> close() STOKER_EXCLUDES(mu_);
 
@@ -39,7 +46,7 @@ class JobQueue {
     int n_waiting = 0;
     int n_retrying = 0;
     int n_in_flight = 0;
-    int limit = 0;
+    int limit = 0;  ///< in flight, over all; less where every prefix has a lower one
   };
   Counts counts() const STOKER_EXCLUDES(mu_);
 
@@ -62,15 +69,27 @@ class JobQueue {
     bool operator<(const Later& other) const { return other.due < due; }
   };
 
+  // Of one prefix.
+  struct Group {
+    std::vector<Waiting> waiting;  // heap
+    int n_in_flight = 0;
+    int limit = INT_MAX;
+    bool can_start() const { return !waiting.empty() && n_in_flight < limit; }
+  };
+
   int share_of_one() const STOKER_REQUIRES(mu_);
+  void add_waiting(std::unique_ptr<Job> job) STOKER_REQUIRES(mu_);
+  Group& group_of(int prefix) STOKER_REQUIRES(mu_);
+  Group* next_group() STOKER_REQUIRES(mu_);
+  void wake_all() STOKER_REQUIRES(mu_);
   void wake_for_work() STOKER_REQUIRES(mu_);
   void wake_one() STOKER_REQUIRES(mu_);
   void promote_due(Nanos now) STOKER_REQUIRES(mu_);
 
   mutable Mutex mu_;
   std::vector<Worker> workers_ STOKER_GUARDED_BY(mu_);
-  std::vector<Waiting> waiting_ STOKER_GUARDED_BY(mu_);  // heap
-  std::vector<Later> later_ STOKER_GUARDED_BY(mu_);      // heap
+  std::vector<Group> groups_ STOKER_GUARDED_BY(mu_);  // by prefix
+  std::vector<Later> later_ STOKER_GUARDED_BY(mu_);   // heap
   int n_in_flight_ STOKER_GUARDED_BY(mu_) = 0;
   int limit_ STOKER_GUARDED_BY(mu_);
   bool is_closed_ STOKER_GUARDED_BY(mu_) = false;

@@ -42,7 +42,7 @@ TEST_F(Queue, KeepsTheLimitAndSharesItEvenly) {
   EXPECT_TRUE(queue.take(1, 0ns, look_again));
   EXPECT_FALSE(queue.take(1, 0ns, look_again));
   EXPECT_EQ(queue.counts().n_in_flight, 4);
-  queue.release(1);
+  queue.release(1, 0);
   EXPECT_FALSE(queue.take(0, 0ns, look_again));
   EXPECT_TRUE(queue.take(1, 0ns, look_again));
 }
@@ -71,6 +71,36 @@ TEST_F(Queue, ARetryWaitsForItsTimeAndKeepsItsPlace) {
   queue.push(job(3));
   EXPECT_EQ(queue.take(0, 100ms, look_again)->request.priority, 1U);
   EXPECT_EQ(queue.counts().n_retrying, 0);
+}
+
+TEST_F(Queue, APrefixAtItsLimitHoldsUpNobodyElse) {
+  queue.set_limit(100);
+  queue.set_prefix_limit(1, 2);
+  for (std::uint64_t i = 0; i < 8; ++i) {
+    auto made = job(i, i);
+    made->prefix = i < 5 ? 1 : 0;  // the first five want the same
+    queue.push(std::move(made));
+  }
+  std::vector<std::uint64_t> order;
+  while (auto next = queue.take(0, 0ns, look_again)) order.push_back(next->sequence);
+  EXPECT_EQ(order, (std::vector<std::uint64_t>{0, 1, 5, 6, 7}));
+  const JobQueue::Released was = queue.release(0, 1);
+  EXPECT_EQ(was.n_in_prefix, 2);
+  EXPECT_FALSE(was.is_binding) << "not the limit over all";
+  EXPECT_EQ(queue.take(0, 0ns, look_again)->sequence, 2U);
+  EXPECT_FALSE(queue.take(1, 0ns, look_again));
+  n_wakes = {0, 0};
+  queue.set_prefix_limit(1, 3);
+  EXPECT_EQ(n_wakes[0] + n_wakes[1], 1) << "there is work now";
+  EXPECT_EQ(queue.take(1, 0ns, look_again)->sequence, 3U);
+}
+
+TEST_F(Queue, SaysWhetherTheLimitHoldsSomethingBack) {
+  for (std::uint64_t i = 0; i < 5; ++i) queue.push(job(i));
+  for (const int worker : {0, 0, 1, 1}) ASSERT_TRUE(queue.take(worker, 0ns, look_again));
+  EXPECT_TRUE(queue.release(0, 0).is_binding);
+  ASSERT_TRUE(queue.take(0, 0ns, look_again));
+  EXPECT_FALSE(queue.release(0, 0).is_binding) << "nothing waits";
 }
 
 TEST_F(Queue, ClosedItGivesEverythingBack) {

@@ -15,23 +15,6 @@ Nanos backoff(const FetchRetry& retry, int n_failures, std::optional<Nanos> retr
   return jittered + retry_after.value_or(Nanos(0));
 }
 
-void AdaptiveLimit::succeeded() {
-  if (level_ >= maximum_) return;
-  level_ = std::min<double>(maximum_, level_ + std::max(1.0, maximum_ / 32.0) / std::max(1.0, level_));
-}
-
-void AdaptiveLimit::throttled(Nanos now) {
-  if (fell_at_ && now - *fell_at_ < kCalm) return;
-  fell_at_ = now;
-  level_ = std::max<double>(std::min(kFloor, maximum_), level_ * 2 / 3);
-}
-
-void AdaptiveLimit::set_maximum(int maximum) {
-  // A throttled level stays where the store put it; an unthrottled one follows.
-  level_ = level_ >= maximum_ ? maximum : std::min<double>(level_, maximum);
-  maximum_ = maximum;
-}
-
 std::string StoreWatch::failed(Nanos now, const Status& why, std::string_view url, double outage_limit_s) {
   if (!failing_since_) failing_since_ = now;
   ++n_failures_;

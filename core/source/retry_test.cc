@@ -34,38 +34,6 @@ TEST(Backoff, IsNeverBelowWhatTheStoreAsksFor) {
   for (int i = 0; i < 100; ++i) EXPECT_GE(backoff({100ms, 10'000ms}, 1, 3s, rng), 3s);
 }
 
-TEST(AdaptiveLimit, OneBurstIsOneMessageAndItRecovers) {
-  AdaptiveLimit limit(64);
-  EXPECT_EQ(limit.get(), 64);
-  for (int i = 0; i < 64; ++i) limit.throttled(Nanos(1s));
-  EXPECT_EQ(limit.get(), 42);
-  for (int i = 1; i < 100; ++i) limit.throttled(Nanos(1s) + i * AdaptiveLimit::kCalm);
-  EXPECT_EQ(limit.get(), AdaptiveLimit::kFloor);
-  int n = 0;
-  for (int last = limit.get(); limit.get() < 64; ++n) {
-    limit.succeeded();
-    ASSERT_GE(limit.get(), last);
-    last = limit.get();
-  }
-  // 31 rounds of about 33 on average: about a thousand successes, a tenth of a second on a healthy store.
-  EXPECT_GT(n, 500);
-  EXPECT_LT(n, 2000);
-}
-
-TEST(AdaptiveLimit, AMaximumBelowTheFloorHolds) {
-  AdaptiveLimit limit(1);
-  limit.throttled(Nanos(1s));
-  EXPECT_EQ(limit.get(), 1);
-  limit.set_maximum(10);
-  EXPECT_EQ(limit.get(), 10);
-  limit.throttled(Nanos(9s));
-  EXPECT_EQ(limit.get(), 6);
-  limit.set_maximum(100);
-  EXPECT_EQ(limit.get(), 6);
-  limit.set_maximum(3);
-  EXPECT_EQ(limit.get(), 3);
-}
-
 TEST(StoreWatch, SpeaksRarelyAndOnceWhenItIsOver) {
   StoreWatch watch;
   const Status why(Reason::kFetchConnect, "refused");

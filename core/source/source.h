@@ -61,8 +61,11 @@ struct FetchRetry {
 };
 
 struct FetchSettings {
-  int concurrency =
-      64;  ///< network requests in flight at one time, all threads together; throttling lowers it for a while
+  /// Network requests in flight at one time, all threads together. Of a prefix (bucket and first two folders) that
+  /// throttles, fewer for a while.
+  int concurrency = 64;
+  /// While more requests in flight bring more bytes, `concurrency` is doubled, up to this. 0: it stays as it is.
+  int max_concurrency = 0;
   int n_threads = 1;  ///< event loops; one moves about a gigabyte per second without TLS
   int n_file_threads = 4;
   /// A larger whole object is refused before its body is read (MEDIA_TOO_LARGE): a lying header must not empty the
@@ -84,6 +87,7 @@ struct FetchStats {
   std::int64_t n_submitted = 0;
   std::int64_t n_succeeded = 0;
   std::int64_t n_failed = 0;                    ///< ended with an error, cancelled ones included
+  std::int64_t n_shared = 0;                    ///< that wanted what another one was asking for, and got a copy
   std::int64_t n_retries = 0;                   ///< tries after the first
   std::int64_t n_hedges = 0;                    ///< second requests for bytes that were late
   std::int64_t n_hedges_won = 0;                ///< of these, the ones that answered first
@@ -99,6 +103,9 @@ struct FetchStats {
 };
 
 /// Reads objects from files, S3 and HTTP servers: many requests in flight on a few threads, in the order of the plan.
+///
+/// Network reads of the same bytes that are wanted at the same time are asked for once (unless the later comer stands
+/// earlier in the plan); stopping one of them does not end it for the others.
 ///
 /// Retries are its own business: what may work later (throttling, server errors, lost connections, timeouts, short
 /// bodies) is tried again with backoff, without holding up other requests, and is logged while it lasts. A request

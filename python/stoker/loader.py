@@ -256,6 +256,7 @@ def core_settings(settings: Settings, dp_rank: int = 0, dp_size: int = 1) -> _co
         cpu_threads=speed.cpu_threads,
         fetch_threads=speed.fetch_threads,
         fetch_concurrency=speed.fetch_concurrency,
+        max_fetch_concurrency=speed.max_fetch_concurrency,
         hedge_share=speed.hedge_share,
         prefetch_steps=speed.prefetch_steps,
         memory_limit_bytes=speed.memory_limit_bytes,
