@@ -131,28 +131,31 @@ TEST(Fetcher, OnlyThePrefixThatThrottlesIsAskedLess) {
 }
 
 TEST(Fetcher, MoreAreInFlightWhileThatBringsMore) {
-  // Every answer takes 10 ms, however many are asked at the same time: the server lets them all go at each tick.
-  LoopbackServer server([](const ServerRequest& r) { return serve(r); });
+  // Time passes with the answers: a second for as many as may be in flight, so that twice as many bring twice as much.
+  struct ClockOfAnswers final : Clock {
+    std::atomic<std::int64_t> passed_ns{0};
+    Nanos now() const override { return Clock::real().now() + Nanos(passed_ns.load()); }
+  } clock;
+  std::atomic<std::int64_t> limit{32};
+  LoopbackServer server([&](const ServerRequest& r) {
+    clock.passed_ns += 1'000'000'000 / limit;
+    return serve(r);
+  });
   auto settings = settings_for(server);
   settings.concurrency = 32;
   settings.max_concurrency = 256;
-  auto fetcher = make(settings);
-  std::atomic<bool> is_over{false};
-  std::thread ticks([&] {
-    while (!is_over) {
-      server.hold(true);
-      std::this_thread::sleep_for(10ms);
-      server.hold(false);
-      std::this_thread::sleep_for(1ms);
-    }
-  });
-  Answers answers(6000);
-  submit_all(*fetcher, 6000, answers);
+  settings.timeouts.first_byte = settings.timeouts.stall = std::chrono::hours(10);
+  auto fetcher = Fetcher::create(std::move(settings), clock);
+  ASSERT_TRUE(fetcher.ok());
+  Answers answers(3000);
+  for (int i = 0; i < 3000; ++i) {
+    (*fetcher)->submit(request_for(url_of(i)), [&, slot = answers.slot(i)](Result<FetchedObject> result) {
+      limit = (*fetcher)->stats().limit;
+      slot(std::move(result));
+    });
+  }
   answers.wait();
-  is_over = true;
-  ticks.join();
-  EXPECT_GT(fetcher->stats().limit, 32);
-  EXPECT_GT(server.n_open_peak(), 32);
+  EXPECT_EQ((*fetcher)->stats().limit, 256);
   EXPECT_LE(server.n_open_peak(), 256);
 }
 
