@@ -1,53 +1,90 @@
 #include "source/s3/sigv4.h"
 
 #include <openssl/evp.h>
-#include <openssl/hmac.h>
 
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <initializer_list>
+#include <memory>
 
-#include "base/hash.h"
+#include <fmt/format.h>
+
 #include "source/url.h"
 
 namespace stoker {
 namespace {
 
-std::string hmac(std::string_view key, std::string_view data) {
-  std::array<unsigned char, EVP_MAX_MD_SIZE> out;
-  unsigned int n = 0;
-  HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), reinterpret_cast<const unsigned char*>(data.data()),
-       data.size(), out.data(), &n);
-  return {reinterpret_cast<const char*>(out.data()), n};
-}
+struct ContextDeleter {
+  void operator()(EVP_MD_CTX* context) const { EVP_MD_CTX_free(context); }
+};
 
-std::string hex(std::string_view bytes) {
-  static constexpr std::string_view kHex = "0123456789abcdef";
-  std::string out;
-  out.reserve(bytes.size() * 2);
-  for (const char c : bytes) {
-    out += kHex[static_cast<unsigned char>(c) >> 4];
-    out += kHex[static_cast<unsigned char>(c) & 15];
+// SHA-256 and HMAC-SHA-256 (RFC 2104) in one context that is used again. OpenSSL's one-call forms look the algorithm up
+// by its name each time, which takes longer than hashing a request.
+class Hasher {
+ public:
+  using Hash = std::array<unsigned char, 32>;
+
+  Hash hash(std::initializer_list<std::string_view> parts) {
+    static const EVP_MD* const sha256 = EVP_MD_fetch(nullptr, "SHA256", nullptr);
+    Hash out{};
+    EVP_DigestInit_ex(context_.get(), sha256, nullptr);
+    for (const std::string_view part : parts) EVP_DigestUpdate(context_.get(), part.data(), part.size());
+    EVP_DigestFinal_ex(context_.get(), out.data(), nullptr);
+    return out;
   }
-  return out;
+
+  Hash hmac(std::string_view key, std::string_view data) {
+    std::array<char, 64> inner{}, outer{};
+    if (key.size() > inner.size()) {
+      const Hash shorter = hash({key});
+      std::copy(shorter.begin(), shorter.end(), inner.begin());
+    } else {
+      std::copy(key.begin(), key.end(), inner.begin());
+    }
+    for (std::size_t i = 0; i < inner.size(); ++i) {
+      outer[i] = static_cast<char>(inner[i] ^ 0x5C);
+      inner[i] = static_cast<char>(inner[i] ^ 0x36);
+    }
+    const Hash first = hash({text(inner), data});
+    return hash({text(outer), text(first)});
+  }
+
+  template <typename T, std::size_t N>
+  static std::string_view text(const std::array<T, N>& bytes) {
+    return {reinterpret_cast<const char*>(bytes.data()), N};
+  }
+
+ private:
+  std::unique_ptr<EVP_MD_CTX, ContextDeleter> context_{EVP_MD_CTX_new()};
+};
+
+void append_hex(std::string& out, const Hasher::Hash& bytes) {
+  static constexpr std::string_view kHex = "0123456789abcdef";
+  for (const unsigned char byte : bytes) {
+    out += kHex[byte >> 4];
+    out += kHex[byte & 15];
+  }
 }
 
 std::string timestamp(std::time_t now) {
-  std::tm utc{};
-  gmtime_r(&now, &utc);
-  std::array<char, 32> text{};
-  std::strftime(text.data(), text.size(), "%Y%m%dT%H%M%SZ", &utc);
-  return text.data();
+  const std::chrono::sys_seconds at{std::chrono::seconds(now)};
+  const auto midnight = std::chrono::floor<std::chrono::days>(at);
+  const std::chrono::year_month_day day(midnight);
+  const std::chrono::hh_mm_ss time(at - midnight);
+  return fmt::format("{:04}{:02}{:02}T{:02}{:02}{:02}Z", static_cast<int>(day.year()),
+                     static_cast<unsigned>(day.month()), static_cast<unsigned>(day.day()), time.hours().count(),
+                     time.minutes().count(), time.seconds().count());
 }
 
 // Outer blanks go, inner runs become one: the form in which values are signed.
-std::string trimmed(std::string_view value) {
-  std::string out;
+void append_trimmed(std::string& out, std::string_view value) {
+  const std::size_t begin = out.size();
   for (const char c : value) {
-    if (c == ' ' && (out.empty() || out.back() == ' ')) continue;
+    if (c == ' ' && (out.size() == begin || out.back() == ' ')) continue;
     out += c;
   }
-  if (!out.empty() && out.back() == ' ') out.pop_back();
-  return out;
+  if (out.size() > begin && out.back() == ' ') out.pop_back();
 }
 
 std::string canonical_query(const std::vector<std::pair<std::string, std::string>>& query) {
@@ -67,52 +104,58 @@ std::string canonical_query(const std::vector<std::pair<std::string, std::string
 }  // namespace
 
 std::string SigV4::signing_key(const S3Keys& keys, std::string_view region, std::string_view day) {
-  std::string wanted(day);
-  wanted.append("/").append(region).append("/").append(keys.secret_access_key);
   MutexLock lock(mu_);
-  if (cached_for_ != wanted) {
-    cached_key_ = hmac(hmac(hmac(hmac("AWS4" + keys.secret_access_key, day), region), "s3"), "aws4_request");
-    cached_for_ = std::move(wanted);
+  if (cached_.day != day || cached_.region != region || cached_.secret != keys.secret_access_key) {
+    Hasher hasher;
+    Hasher::Hash key = hasher.hmac("AWS4" + keys.secret_access_key, day);
+    for (const std::string_view next : {region, std::string_view("s3"), std::string_view("aws4_request")})
+      key = hasher.hmac(Hasher::text(key), next);
+    cached_ = {std::string(day), std::string(region), keys.secret_access_key, std::string(Hasher::text(key))};
   }
-  return cached_key_;
+  return cached_.key;
 }
 
 Signature SigV4::sign(const SignedRequest& request, const S3Keys& keys, std::string_view region, std::time_t now) {
   const std::string stamp = timestamp(now);
-  const std::string day = stamp.substr(0, 8);
+  const std::string_view day = std::string_view(stamp).substr(0, 8);
   Signature out;
   out.encoded_path = percent_encode(request.path, true);
   out.encoded_query = canonical_query(request.query);
-  out.headers = request.headers;
+  out.headers.reserve(request.headers.size() + 4);
+  out.headers.insert(out.headers.end(), request.headers.begin(), request.headers.end());
   out.headers.emplace_back("x-amz-content-sha256", request.payload_sha256);
   out.headers.emplace_back("x-amz-date", stamp);
   if (!keys.session_token.empty()) out.headers.emplace_back("x-amz-security-token", keys.session_token);
 
-  auto signed_headers = out.headers;
+  std::vector<std::pair<std::string_view, std::string_view>> signed_headers;
+  signed_headers.reserve(out.headers.size() + 1);
   signed_headers.emplace_back("host", request.host);
+  signed_headers.insert(signed_headers.end(), out.headers.begin(), out.headers.end());
   std::sort(signed_headers.begin(), signed_headers.end());
   std::string names;
-  std::string canonical(request.method);
-  canonical.append("\n").append(out.encoded_path).append("\n").append(out.encoded_query).append("\n");
+  std::string canonical;
+  canonical.reserve(512 + out.encoded_path.size() + out.encoded_query.size() + keys.session_token.size());
+  canonical.append(request.method).append("\n").append(out.encoded_path).append("\n").append(out.encoded_query) += '\n';
   for (const auto& [name, value] : signed_headers) {
-    canonical.append(name).append(":").append(trimmed(value)).append("\n");
+    canonical.append(name).append(":");
+    append_trimmed(canonical, value);
+    canonical += '\n';
     if (!names.empty()) names += ';';
     names += name;
   }
   canonical.append("\n").append(names).append("\n").append(request.payload_sha256);
 
-  std::string scope = day;
+  Hasher hasher;
+  std::string scope(day);
   scope.append("/").append(region).append("/s3/aws4_request");
   std::string to_sign = "AWS4-HMAC-SHA256\n";
-  to_sign.append(stamp).append("\n").append(scope).append("\n").append(sha256_hex(canonical));
-  std::string authorization = "AWS4-HMAC-SHA256 Credential=";
-  authorization.append(keys.access_key_id)
-      .append("/")
-      .append(scope)
-      .append(", SignedHeaders=")
-      .append(names)
-      .append(", Signature=");
-  authorization += hex(hmac(signing_key(keys, region, day), to_sign));
+  to_sign.append(stamp).append("\n").append(scope).append("\n");
+  append_hex(to_sign, hasher.hash({canonical}));
+  std::string authorization;
+  authorization.reserve(256 + names.size());
+  authorization.append("AWS4-HMAC-SHA256 Credential=").append(keys.access_key_id).append("/").append(scope);
+  authorization.append(", SignedHeaders=").append(names).append(", Signature=");
+  append_hex(authorization, hasher.hmac(signing_key(keys, region, day), to_sign));
   out.headers.emplace_back("authorization", std::move(authorization));
   return out;
 }

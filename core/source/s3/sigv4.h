@@ -48,9 +48,12 @@ class SigV4 {
  private:
   std::string signing_key(const S3Keys& keys, std::string_view region, std::string_view day) STOKER_EXCLUDES(mu_);
 
+  struct SigningKey {
+    std::string day, region, secret;  // what `key` was made of
+    std::string key;
+  };
   Mutex mu_;
-  std::string cached_for_ STOKER_GUARDED_BY(mu_);  // day, region and secret that cached_key_ belongs to
-  std::string cached_key_ STOKER_GUARDED_BY(mu_);
+  SigningKey cached_ STOKER_GUARDED_BY(mu_);
 };
 
 }  // namespace stoker
