@@ -27,7 +27,7 @@ TOKEN = "FwoGZXIvYXdzEXAMPLE//token=="
 def client_of(token: str | None, region: str, endpoint: str | None, style: str) -> Any:
     config = Config(
         request_checksum_calculation="when_required",
-        response_checksum_validation="when_required",
+        response_checksum_validation="when_supported",
         s3={"addressing_style": style},
     )
     return botocore.session.Session().create_client(
@@ -88,7 +88,14 @@ def signed_by_stoker(url: str, key: str, date: str, path: str, **more: Any) -> t
 @pytest.mark.parametrize("key", DIFFICULT_KEYS)
 def test_path_style_requests_equal_botocores(key: str, token: str | None) -> None:
     url, headers = sent_by_botocore(key, token=token, endpoint="http://127.0.0.1:9", region="eu-west-1")
-    ours_url, ours = signed_by_stoker(url, key, headers["x-amz-date"], f"/bucket/{key}", session_token=token or "")
+    ours_url, ours = signed_by_stoker(
+        url,
+        key,
+        headers["x-amz-date"],
+        f"/bucket/{key}",
+        headers=[("x-amz-checksum-mode", "ENABLED")],
+        session_token=token or "",
+    )
     assert ours_url == url
     assert ours["authorization"] == headers["authorization"]
     assert ours["x-amz-content-sha256"] == headers["x-amz-content-sha256"]
@@ -189,6 +196,12 @@ def test_settings_come_in_their_order(tmp_path: Path) -> None:
     both = {"AWS_ENDPOINT_URL_S3": "http://2.2.2.2", "AWS_ENDPOINT_URL": "http://3.3.3.3"}
     assert asked({}, **both)[0] == "http://2.2.2.2/b/k"
     assert asked({}, AWS_ENDPOINT_URL="http://3.3.3.3:80/")[0] == "http://3.3.3.3/b/k"
+    for environ, mode in (
+        ({}, ["x-amz-checksum-mode: ENABLED"]),
+        ({"AWS_RESPONSE_CHECKSUM_VALIDATION": "when_required"}, []),
+    ):
+        _, headers = _core.prepare_s3("s3://b/k", storage=mine, environ=environ)
+        assert [line for line in headers if line.startswith("x-amz-checksum")] == mode
     url, auth = asked({"anonymous": True})
     assert auth == ""
 

@@ -18,6 +18,8 @@ from urllib.parse import quote
 
 import pytest
 from difficult_keys import DIFFICULT_KEYS
+from stoker import _core
+from stoker.errors import BadSampleError
 from stoker.testing import Behaviour, Fault, Latency, StorageServer, StorageServerError
 from stoker.testing.sigv4 import Credentials, sign
 
@@ -347,6 +349,40 @@ def test_a_wrong_length(plain: StorageServer, error: int) -> None:
             get(plain, "b/big")
     else:
         assert get(plain, "b/big")[2] == BODY[:error]
+
+
+def test_checksums_are_right_until_they_lie(plain: StorageServer) -> None:
+    client = boto(plain)
+
+    def read() -> object:
+        return client.get_object(Bucket="b", Key="big")["Body"].read()
+
+    assert "x-amz-checksum-crc32" not in get(plain, "b/big")[1]
+    assert read() == BODY
+    plain.behave(Behaviour(faults=(Fault(kind="wrong_checksum", first=1),)))
+    with pytest.raises(pytest.importorskip("botocore.exceptions").FlexibleChecksumError):
+        read()
+    assert read() == BODY
+
+
+def test_what_stoker_makes_of_checksums_that_lie(plain: StorageServer) -> None:
+    plain.put("b", "other", BODY)
+    storage = plain.settings()
+    storage["endpoint"] = storage.pop("endpoint_url")
+    plain.behave(
+        Behaviour(
+            faults=(
+                Fault(kind="wrong_checksum", match="b/big", first=2),
+                Fault(kind="cut", match="b/big", after=2, first=1, after_bytes=50_000),
+                Fault(kind="wrong_checksum", match="b/other"),
+            )
+        )
+    )
+    assert _core.fetch("s3://b/big", storage=storage)[0] == BODY
+    with pytest.raises(BadSampleError, match="CRC32 AAAAAQ==") as caught:
+        _core.fetch("s3://b/other", storage=storage)
+    assert caught.value.code == "MEDIA_CHECKSUM"
+    assert plain.stats()["faults"] == {"wrong_checksum": 5, "cut": 1}
 
 
 def test_a_trickle_comes_whole_in_the_end(plain: StorageServer) -> None:

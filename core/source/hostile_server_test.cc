@@ -11,6 +11,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "source/checksum/checksum.h"
 #include "source/source.h"
 #include "source/testing/fetch_fixture.h"
 #include "source/testing/loopback_server.h"
@@ -363,6 +364,52 @@ TEST(HostileServer, ASlowDripIsProgressAndEndsWell) {
   ASSERT_TRUE(object.ok()) << object.status().to_string();
   EXPECT_EQ(text(*object), object_of("/b/k"));
   EXPECT_EQ(server.n_requests(), 1);
+}
+
+TEST(HostileServer, BytesWithAnotherChecksumAreReadAgain) {
+  // CRC32 of object_of("/b/k").
+  const std::string whole = object_of("/b/k");
+  auto sum = Checksum::expect(Checksum::Kind::kCrc32, "AAAAAA==");
+  sum->update(std::as_bytes(std::span(whole)));
+  const std::string right = sum->computed();
+  LoopbackServer server([&](const ServerRequest& r) {
+    ServerReply reply = serve(r);
+    EXPECT_EQ(r.headers.contains("x-amz-checksum-mode"), !r.headers.contains("range"));
+    EXPECT_EQ(r.headers.at("authorization").find("x-amz-checksum-mode") != std::string::npos,
+              !r.headers.contains("range"));
+    reply.headers.emplace_back("x-amz-checksum-crc32", right);
+    if (r.number < 4) reply.body[100 + static_cast<std::size_t>(r.number) / 2] ^= 1;  // the same damage twice
+    if (r.number == 4) reply.n_send = 600, reply.then = Then::kClose;                 // the fifth comes in two pieces
+    return reply;
+  });
+  const auto fetcher = make(settings_for(server));
+  auto object = fetcher->fetch(request_for("s3://b/k"));
+  ASSERT_TRUE(object.ok()) << object.status().to_string();
+  EXPECT_EQ(text(*object), whole);
+  EXPECT_EQ(server.n_requests(), 6);
+}
+
+TEST(HostileServer, AChecksumThatIsAlwaysWrongIsProof) {
+  LoopbackServer server([&](const ServerRequest& r) {
+    ServerReply reply = serve(r);
+    reply.headers.emplace_back("x-amz-checksum-crc32c", "AAAAAA==");
+    return reply;
+  });
+  auto settings = settings_for(server);
+  auto object = make(settings)->fetch(request_for("s3://b/k"));
+  EXPECT_EQ(object.status().reason(), Reason::kMediaChecksum) << object.status().to_string();
+  EXPECT_THAT(object.status().message(), HasSubstr("CRC32C AAAAAA=="));
+  EXPECT_EQ(server.n_requests(), 3);
+  settings.storage.environment = [](const char* name) -> std::optional<std::string> {
+    if (std::string_view(name) == "AWS_RESPONSE_CHECKSUM_VALIDATION") return "when_required";
+    return std::nullopt;
+  };
+  LoopbackServer unasked([](const ServerRequest& r) {
+    EXPECT_FALSE(r.headers.contains("x-amz-checksum-mode"));
+    return serve(r);
+  });
+  settings.storage.endpoint = unasked.endpoint();
+  EXPECT_TRUE(make(settings)->fetch(request_for("s3://b/k")).ok());
 }
 
 TEST(HostileServer, BurstsOfServerErrorsEnd) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "source/hedge.h"
@@ -23,7 +24,12 @@ struct Job {
   int n_tries = 0;             ///< that have ended
   int n_failures = 0;          ///< of these, the ones that count for backoff
   std::optional<Nanos> failing_since;
-  std::optional<Partial> partial;      ///< what the last try got
+  std::optional<Partial> partial;  ///< what the last try got
+  struct WrongChecksum {
+    std::string computed;  ///< of the last whole body
+    int n_times = 0;       ///< that it came in a row
+  };
+  WrongChecksum wrong_checksum;
   bool is_hedge = false;               ///< the second request of a race
   std::shared_ptr<Race> race;          ///< if the same bytes are asked for twice
   std::shared_ptr<SharedRead> shared;  ///< those who want the same bytes and did not ask

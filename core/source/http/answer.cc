@@ -78,6 +78,10 @@ void AnswerHead::read_line(std::string_view line) {
     etag = value;
   } else if (is_name(name, "transfer-encoding")) {
     is_chunked = true;
+  } else if (is_name(name, "content-encoding") || is_name(name, "x-goog-stored-content-encoding")) {
+    is_encoded |= !value.empty() && !is_name(value, "identity");
+  } else if (is_name(name.substr(0, 15), "x-amz-checksum-") || is_name(name, "x-goog-hash")) {
+    read_checksum(name, value);
   } else if (is_name(name, "x-amz-bucket-region")) {
     bucket_region = value;
   } else if (is_name(name, "date")) {
@@ -87,6 +91,25 @@ void AnswerHead::read_line(std::string_view line) {
       retry_after = std::chrono::seconds(
           std::min<std::int64_t>(kMaxRetryAfterS, static_cast<std::int64_t>(std::min<std::uint64_t>(*s, 3600))));
   }
+}
+
+void AnswerHead::read_checksum(std::string_view name, std::string_view value) {
+  using Kind = Checksum::Kind;
+  const auto note = [&](Kind kind, std::string_view text) {
+    if (!checksum || kind < checksum->first) checksum.emplace(kind, text);
+  };
+  if (is_name(name, "x-goog-hash")) {  // "crc32c=n03x6A==,md5=..."
+    const std::size_t at = value.find("crc32c=");
+    if (at != std::string_view::npos) note(Kind::kCrc32c, value.substr(at + 7, 8));
+    return;
+  }
+  name.remove_prefix(15);
+  if (value.find('-') != std::string_view::npos) return;  // made of the checksums of parts
+  if (is_name(name, "crc64nvme")) note(Kind::kCrc64Nvme, value);
+  if (is_name(name, "crc32c")) note(Kind::kCrc32c, value);
+  if (is_name(name, "crc32")) note(Kind::kCrc32, value);
+  if (is_name(name, "sha256")) note(Kind::kSha256, value);
+  if (is_name(name, "sha1")) note(Kind::kSha1, value);
 }
 
 void Answer::begin(std::uint64_t offset, std::optional<std::uint64_t> length, std::uint64_t max_object_bytes,
@@ -102,6 +125,7 @@ void Answer::begin(std::uint64_t offset, std::optional<std::uint64_t> length, st
   n_want_ = bytes_.size();
   n_total_ = partial->total_bytes;
   expected_etag_ = std::move(partial->etag);
+  checksum_ = std::move(partial->checksum);
 }
 
 bool Answer::refuse(Reason reason, std::string message) {
@@ -137,6 +161,9 @@ bool Answer::place() {
     }
     if (is_whole) n_skip_ = from;
     return true;
+  }
+  if (head_.status == 200 && offset_ == 0 && !length_ && head_.checksum && !head_.is_encoded) {
+    checksum_ = Checksum::expect(head_.checksum->first, head_.checksum->second);
   }
   if (head_.status == 206) {
     const auto& range = head_.content_range;
@@ -184,6 +211,7 @@ bool Answer::on_body(std::string_view bytes) {
     return false;
   }
   if (!bytes.empty()) std::memcpy(bytes_.data() + n_filled_, bytes.data(), bytes.size());
+  if (checksum_) checksum_->update({bytes_.data() + n_filled_, bytes.size()});  // while they are in the cache
   n_filled_ += bytes.size();
   // The remainder of an ignored range is read if it is short, so that the connection lives on; else it is cut.
   const bool more_comes = n_total_ && head_.status == 200 && *n_total_ - n_received_ > 256 * 1024;
@@ -198,7 +226,11 @@ std::optional<Partial> Answer::take_partial() {
   }
   std::string& etag = is_continuation() ? expected_etag_ : head_.etag;
   if (n_filled_ == 0 || n_filled_ == *n_want_ || etag.empty() || etag.substr(0, 2) == "W/") return std::nullopt;
-  return Partial{.bytes = std::move(bytes_), .n_filled = n_filled_, .total_bytes = *n_total_, .etag = std::move(etag)};
+  return Partial{.bytes = std::move(bytes_),
+                 .n_filled = n_filled_,
+                 .total_bytes = *n_total_,
+                 .etag = std::move(etag),
+                 .checksum = std::move(checksum_)};
 }
 
 std::string Answer::progress() const {
@@ -232,6 +264,12 @@ Result<FetchedObject> Answer::finish() {
     bytes_.shrink(static_cast<std::size_t>(n_filled_));
   } else if (n_filled_ != *n_want_) {
     return Status(Reason::kFetchShortBody, "the body ended early: " + progress());
+  }
+  if (checksum_) {
+    if (const std::string computed = checksum_->computed(); computed != checksum_->expected()) {
+      return Status(Reason::kFetchChecksum, fmt::format("the store says {} {}, the {} bytes that came have {}",
+                                                        checksum_->name(), checksum_->expected(), n_filled_, computed));
+    }
   }
   if (wants_nothing_) bytes_.shrink(0);
   object.bytes = std::move(bytes_);

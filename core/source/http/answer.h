@@ -5,9 +5,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "source/checksum/checksum.h"
 #include "source/partial.h"
 #include "source/source.h"
 
@@ -25,6 +27,9 @@ struct AnswerHead {
   };
   std::optional<Range> content_range;
   std::string etag;
+  /// Of the whole object as it is stored: the cheapest of those that the store gave, in base64.
+  std::optional<std::pair<Checksum::Kind, std::string>> checksum;
+  bool is_encoded = false;  ///< on its way (Content-Encoding) or before it (as Google stores it): no checksum is of it
   std::string bucket_region;  ///< x-amz-bucket-region
   std::string date;
   std::optional<Nanos> retry_after;  ///< only the form in seconds; at most a minute
@@ -32,6 +37,9 @@ struct AnswerHead {
   /// One header line, with or without its line end. A status line starts over: an interim answer or a redirect came
   /// before.
   void read_line(std::string_view line);
+
+ private:
+  void read_checksum(std::string_view name, std::string_view value);
 };
 
 /// Puts the body of one answer where it belongs: straight into the buffer that the caller gets, of the size that the
@@ -58,9 +66,11 @@ class Answer {
   bool is_complete() const { return is_placed_ && n_want_ && n_filled_ == *n_want_; }
   /// "600 of 1000 bytes came"
   std::string progress() const;
+  /// After `finish` returned FETCH_CHECKSUM: what the bytes have instead of what the store says.
+  std::string computed_checksum() const { return checksum_ ? checksum_->computed() : ""; }
 
   /// After the connection said that the body has ended, or `is_complete`. For 200 and 206, and for 416, which means an
-  /// empty part.
+  /// empty part. FETCH_CHECKSUM if the bytes are not those that the store has a checksum of.
   Result<FetchedObject> finish();
   /// Instead of `finish`, when the body ended early: what another answer can go on from. Nothing if no byte came, or if
   /// the object has no tag to know it by.
@@ -87,6 +97,7 @@ class Answer {
   std::optional<std::uint64_t> n_total_;  // of the whole object
   std::uint64_t n_filled_ = 0;
   Buffer bytes_;
+  std::optional<Checksum> checksum_;  // of a whole object, if the store gave one
 };
 
 }  // namespace stoker

@@ -43,6 +43,33 @@ TEST(Answer, GivesTheSameInPiecesOfAnySize) {
   }
 }
 
+TEST(Answer, AWholeBodyIsHeldAgainstTheStoresChecksum) {
+  const std::string digits = "123456789";
+  const auto with = [&](std::vector<std::string> lines, std::uint64_t offset = 0) {
+    lines.insert(lines.begin(), {"HTTP/1.1 200 OK", "Content-Length: 9"});
+    return feed(lines, digits, 4, offset).status().reason();
+  };
+  const std::string right = "y/Q5Jg==", wrong = "AAAAAA==";
+  EXPECT_EQ(with({"x-amz-checksum-crc32: " + right}), Reason::kNone);
+  EXPECT_EQ(with({"X-Amz-Checksum-CRC32: " + wrong}), Reason::kFetchChecksum);
+  EXPECT_EQ(with({"x-amz-checksum-sha1: " + std::string(27, 'A') + "="}), Reason::kFetchChecksum);
+  EXPECT_EQ(with({"x-goog-hash: crc32c=4waSgw==,md5=xxxx"}), Reason::kNone);
+  EXPECT_EQ(with({"x-goog-hash: md5=xxxx", "x-goog-hash: crc32c=" + wrong}), Reason::kFetchChecksum);
+  EXPECT_EQ(with({"x-amz-checksum-crc32: " + wrong, "x-amz-checksum-crc64nvme: rosUhgp5mIg="}), Reason::kNone)
+      << "one is enough, and the cheapest is taken";
+  EXPECT_EQ(with({"x-amz-checksum-crc32: " + right + "-3", "x-amz-checksum-crc32c: nonsense"}), Reason::kNone);
+  EXPECT_EQ(with({"x-amz-checksum-crc32: " + wrong}, 3), Reason::kNone) << "of a part nothing is known";
+  EXPECT_EQ(with({"x-goog-hash: crc32c=" + wrong, "x-goog-stored-content-encoding: gzip"}), Reason::kNone)
+      << "Google's is of what it stores, not of what it unpacked on the way";
+  EXPECT_EQ(feed({"HTTP/1.1 200 OK", "Transfer-Encoding: chunked", "x-amz-checksum-crc32: " + wrong}, digits, 2)
+                .status()
+                .reason(),
+            Reason::kFetchChecksum);
+  EXPECT_EQ(feed({"HTTP/1.1 200 OK", "Content-Length: 0", "x-amz-checksum-crc32: " + wrong}, "", 1).status().reason(),
+            Reason::kNone)
+      << "of nothing it is AAAAAA==";
+}
+
 TEST(Answer, AnInterimAnswerOrARedirectLeavesNothingBehind) {
   auto object = feed({"HTTP/1.1 302 Found", "Content-Length: 7", "ETag: \"old\"", "Retry-After: 5", "",
                       "HTTP/1.1 200 OK", "Content-Length: 2"},

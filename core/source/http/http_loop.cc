@@ -25,6 +25,7 @@ namespace {
 constexpr std::size_t kFirstInFlight = 32;
 constexpr long kReceiveBytes = 64 * 1024;
 constexpr long kMaxRedirects = 5;
+constexpr int kSameForProof = 3;
 
 struct EasyDeleter {
   void operator()(CURL* easy) const { curl_easy_cleanup(easy); }
@@ -106,6 +107,7 @@ class HttpLoop::Impl {
   std::optional<Status> overdue(const Slot& slot) const;
   void finish(Slot& slot, Outcome outcome);
   Outcome outcome_of(Slot& slot, CURLcode code);
+  static Status unless_proven(Slot& slot, Status why);
   Status transport_error(const Slot& slot, CURLcode code) const;
 
   static std::size_t on_header(char* data, std::size_t size, std::size_t n, void* slot);
@@ -408,10 +410,24 @@ Outcome HttpLoop::Impl::outcome_of(Slot& slot, CURLcode code) {
   if (!answer.is_success() && status != 416)
     return slot.dialect->explain(*slot.job, slot.wire, answer.head(), answer.error_body());
   Result<FetchedObject> object = answer.finish();
-  if (!object.ok()) return Outcome::failed(std::move(object).status());
+  if (!object.ok()) return Outcome::failed(unless_proven(slot, std::move(object).status()));
   Outcome outcome;
   outcome.object = std::move(object).value();
   return outcome;
+}
+
+// The same bytes again and again were not damaged on their way: then the store's checksum, or the object, is wrong.
+Status HttpLoop::Impl::unless_proven(Slot& slot, Status why) {
+  Job::WrongChecksum& wrong = slot.job->wrong_checksum;
+  if (why.reason() != Reason::kFetchChecksum) {
+    wrong = {};
+    return why;
+  }
+  const std::string computed = slot.answer.computed_checksum();
+  wrong.n_times = wrong.computed == computed ? wrong.n_times + 1 : 1;
+  wrong.computed = computed;
+  if (wrong.n_times < kSameForProof) return why;
+  return {Reason::kMediaChecksum, fmt::format("{}, {} times in a row", why.message(), wrong.n_times)};
 }
 
 Status HttpLoop::Impl::transport_error(const Slot& slot, CURLcode code) const {

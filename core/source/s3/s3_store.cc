@@ -102,10 +102,11 @@ S3Address address_of(const S3Endpoint& endpoint, Addressing addressing, std::str
   return {fmt::format("{}.{}", bucket, endpoint.host), fmt::format("{}/{}", endpoint.base_path, key)};
 }
 
-S3Store::S3Store(const StorageSettings& settings, S3Endpoint endpoint, std::string region)
+S3Store::S3Store(const StorageSettings& settings, S3Endpoint endpoint, std::string region, bool asks_checksums)
     : addressing_(settings.addressing),
       is_anonymous_(settings.anonymous),
       requester_pays_(settings.requester_pays),
+      asks_checksums_(asks_checksums),
       endpoint_(std::move(endpoint)),
       region_(std::move(region)),
       credentials_(settings) {}
@@ -125,12 +126,15 @@ Result<std::unique_ptr<S3Store>> S3Store::create(const StorageSettings& settings
     return Status(Reason::kSettings, "storage.region may hold letters, digits, '-' and '_' only");
   }
   STOKER_TRY(S3Endpoint endpoint, choose_endpoint(settings, profile, region));
+  const std::string validation =
+      settings.environment("AWS_RESPONSE_CHECKSUM_VALIDATION").value_or(get(profile, "response_checksum_validation"));
   StorageSettings chosen = settings;
   chosen.addressing = choose_addressing(settings, profile);
   if (endpoint.is_custom)
     log(LogLevel::kInfo, fmt::format("s3: endpoint {}://{} (from {}), region {}", endpoint.scheme, endpoint.host,
                                      endpoint.source, region));
-  return std::unique_ptr<S3Store>(new S3Store(chosen, std::move(endpoint), std::move(region)));
+  return std::unique_ptr<S3Store>(
+      new S3Store(chosen, std::move(endpoint), std::move(region), validation != "when_required"));
 }
 
 std::string S3Store::region_of(const std::string& bucket) const {
@@ -146,14 +150,19 @@ Result<WireRequest> S3Store::prepare(const Job& job) {
   const S3Address address =
       address_of(is_moved ? S3Endpoint::of_aws(wire.region) : endpoint_, addressing_, job.at.bucket, job.at.key);
 
+  // Stores have none of a part.
+  const bool asks_checksum = asks_checksums_ && job.request.offset == 0 && !job.request.length && !job.partial;
+
   if (is_anonymous_) {
     wire.url = endpoint_.scheme + "://" + address.host + percent_encode(address.path, true);
+    if (asks_checksum) wire.headers.emplace_back("x-amz-checksum-mode: ENABLED");
   } else {
     STOKER_TRY(const Credentials credentials, credentials_.current());
     wire.credentials_generation = credentials.generation;
     SignedRequest request;
     request.host = address.host;
     request.path = address.path;
+    if (asks_checksum) request.headers.emplace_back("x-amz-checksum-mode", "ENABLED");
     if (requester_pays_) request.headers.emplace_back("x-amz-request-payer", "requester");
     Signature signature = signer_.sign(request, credentials.keys, wire.region,
                                        std::time(nullptr) + clock_skew_s_.load(std::memory_order_relaxed));

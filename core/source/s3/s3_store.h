@@ -50,7 +50,7 @@ class S3Store final : public Dialect {
   const S3Endpoint& endpoint() const { return endpoint_; }
 
  private:
-  S3Store(const StorageSettings& settings, S3Endpoint endpoint, std::string region);
+  S3Store(const StorageSettings& settings, S3Endpoint endpoint, std::string region, bool asks_checksums);
 
   std::string region_of(const std::string& bucket) const STOKER_EXCLUDES(mu_);
   Outcome explain_redirect(const Job& job, const WireRequest& sent, const AnswerHead& head, const std::string& region,
@@ -61,6 +61,7 @@ class S3Store final : public Dialect {
   const Addressing addressing_;
   const bool is_anonymous_;
   const bool requester_pays_;
+  const bool asks_checksums_;
   const S3Endpoint endpoint_;
   const std::string region_;
 

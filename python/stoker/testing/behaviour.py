@@ -17,7 +17,7 @@ from typing import Any, Literal, Self
 
 __all__ = ["Behaviour", "Fault", "FaultKind", "Latency"]
 
-FaultKind = Literal["error", "reset", "cut", "stall", "silence", "trickle", "wrong_length"]
+FaultKind = Literal["error", "reset", "cut", "stall", "silence", "trickle", "wrong_length", "wrong_checksum"]
 
 _NORMAL = NormalDist()
 _N_UNIFORMS = 8
@@ -54,6 +54,7 @@ class Fault:
     body (0: before any answer). ``cut``: it ends cleanly there although Content-Length promised all. ``stall``: nothing
     more for ``stall_s``, then the rest. ``silence``: no answer at all. ``trickle``: the body at ``bytes_per_s``.
     ``wrong_length``: Content-Length is off by ``length_error``, and the connection closes after the body.
+    ``wrong_checksum``: a whole object comes with a checksum that is not its own, if one was asked for.
     """
     share: float = 1.0
     """Share of the matching requests that meet it."""

@@ -24,6 +24,7 @@ __all__ = ["S3Service", "Seen"]
 
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 _MAX_SKEW_S = 900.0
+_WRONG_CRC32 = "AAAAAQ=="
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,8 @@ class S3Service:
                 answer.headers.update(fault.headers)
             else:
                 answer = self._serve(request, query, bucket, key)
+                if fault is not None and fault.kind == "wrong_checksum" and "x-amz-checksum-crc32" in answer.headers:
+                    answer.headers["x-amz-checksum-crc32"] = _WRONG_CRC32
             answer.delay_s, answer.fault = delay_s, fault
         if request.method == "HEAD" and answer.status >= 300:
             answer.body = b""  # S3 tells nothing more to HEAD
@@ -168,6 +171,9 @@ class S3Service:
         size = len(found.body)
         asked = _RANGE.fullmatch(request.headers.get("range", ""))
         if asked is None or asked.group() == "bytes=-":
+            if request.headers.get("x-amz-checksum-mode", "").upper() == "ENABLED":
+                headers["x-amz-checksum-crc32"] = found.crc32
+                headers["x-amz-checksum-type"] = "FULL_OBJECT"
             return Answer(200, headers, found.body)
         first, last = _span(asked.group(1), asked.group(2), size)
         if first >= size or first > last:

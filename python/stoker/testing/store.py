@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import zlib
 from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +19,14 @@ class Object:
     body: bytes
     etag: str
     """With its quotes."""
+    crc32: str
+    """In base64, as ``x-amz-checksum-crc32`` has it."""
 
 
 def make_object(body: bytes) -> Object:
     """Returns an object with the ETag that S3 gives to a body that was put in one piece."""
-    return Object(body, f'"{hashlib.md5(body, usedforsecurity=False).hexdigest()}"')
+    crc32 = base64.b64encode(zlib.crc32(body).to_bytes(4, "big")).decode()
+    return Object(body, f'"{hashlib.md5(body, usedforsecurity=False).hexdigest()}"', crc32)
 
 
 class ObjectStore:
