@@ -13,12 +13,13 @@ FetchSettings fetch_settings(const LoaderSettings& settings) {
   return {.concurrency = settings.speed.fetch_concurrency,
           .max_concurrency = settings.speed.max_fetch_concurrency,
           .n_threads = settings.speed.fetch_threads,
-          .n_file_threads = std::clamp(settings.speed.fetch_concurrency, 1, 8),
+          .n_file_threads = std::clamp(settings.speed.fetch_concurrency, 1, 16),
           .hedge_share = settings.speed.hedge_share,
           .outage_limit_s = settings.outage_limit_s,
           .timeouts = {},
           .retry = {},
-          .storage = settings.storage};
+          .storage = settings.storage,
+          .cache = settings.cache};
 }
 
 Result<std::shared_ptr<const qwen_vl::QwenVl>> load_model(const LoaderSettings& settings) {

@@ -91,6 +91,7 @@ struct LoaderSettings {
   SpeedSettings speed;
   BadSampleSettings bad_samples;
   StorageSettings storage;
+  CacheSettings cache;
   double outage_limit_s = 600;
   std::string index_dir;
   std::int32_t dp_rank = 0;

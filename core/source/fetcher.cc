@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "source/blocking_pool.h"
+#include "source/cache/cache_stage.h"
 #include "source/data/data_url.h"
 #include "source/file/file_source.h"
 #include "source/http/http_loop.h"
@@ -48,6 +49,8 @@ Status check(const FetchSettings& s) {
   }
   if (s.retry.base.count() <= 0 || s.retry.cap < s.retry.base)
     return out_of_range("fetch backoff", "positive, and the cap no less than the base");
+  if (!s.cache.dir.empty() && s.cache.limit_bytes == 0)
+    return out_of_range("cache.limit", "the disk that the cache may take, such as 200GiB");
   return {};
 }
 
@@ -119,6 +122,7 @@ class Fetcher::Impl {
   Lane network_;
   Lane local_;
   BlockingPool pool_;
+  std::unique_ptr<CacheStage> cache_;  // null: there is none
   std::vector<std::unique_ptr<HttpLoop>> loops_;
 
   std::atomic<std::uint64_t> n_sequence_{0};
@@ -160,6 +164,12 @@ Status Fetcher::Impl::start() {
   }
   for (std::size_t i = 0; i < loops_.size(); ++i) STOKER_CHECKED(loops_[i]->start(static_cast<int>(i)));
   pool_.start();
+  if (settings_.cache.dir.empty()) return {};
+  const S3Endpoint& s3 = s3_->endpoint();
+  STOKER_TRY(cache_, CacheStage::create(
+                         settings_.cache, s3.scheme + "://" + s3.host + s3.base_path, clock_,
+                         [this](auto job) { network_.push(std::move(job)); },
+                         [this](auto job) { answer(std::move(job), FetchedObject()); }));
   return {};
 }
 
@@ -177,6 +187,7 @@ void Fetcher::Impl::submit(FetchRequest request, FetchDone done) {
     counters_.n_shared.add(1);
     return;
   }
+  if (&lane == &network_ && cache_) return cache_->push(std::move(job));
   lane.push(std::move(job));
 }
 
@@ -186,6 +197,7 @@ void Fetcher::Impl::answer(std::unique_ptr<Job> job, Result<FetchedObject> resul
     if (!job->race->finish(is_final)) return;
     if (job->is_hedge && result.ok()) counters_.n_hedges_won.add(1);
   }
+  if (cache_) cache_->settle_answer(*job, result);
   if (job->shared) answer_followers(shared_.end(*job), result);
   count(result);
   job->done(std::move(result));
@@ -218,6 +230,7 @@ void Fetcher::Impl::stop() {
   for (Lane* lane : {&network_, &local_}) lane->close();
   for (auto& loop : loops_) loop->stop();
   pool_.stop();
+  if (cache_) cache_->stop();
 }
 
 void Fetcher::Impl::set_concurrency(int concurrency) {
@@ -248,6 +261,7 @@ FetchStats Fetcher::Impl::stats() const {
     s.n_in_flight += counts.n_in_flight;
   }
   s.limit = network_.queue.counts().limit;
+  if (cache_) s.cache = cache_->stats();
   return s;
 }
 

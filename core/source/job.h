@@ -14,6 +14,8 @@
 
 namespace stoker {
 
+struct Kept;  // source/cache/cache_stage.h
+
 /// One request on its way through queue, tries and retries. Owned by exactly one of them at a time.
 struct Job {
   FetchRequest request;
@@ -33,6 +35,8 @@ struct Job {
   bool is_hedge = false;               ///< the second request of a race
   std::shared_ptr<Race> race;          ///< if the same bytes are asked for twice
   std::shared_ptr<SharedRead> shared;  ///< those who want the same bytes and did not ask
+  std::shared_ptr<Kept> kept;          ///< what the disk cache has to do with it; null: nothing
+  bool is_unchanged = false;           ///< what the cache found is the answer
 
   /// Nobody needs the answer any more.
   bool is_unwanted() const {

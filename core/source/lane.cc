@@ -98,6 +98,7 @@ void Lane::hedge(Job& job) {
   second->is_hedge = true;
   second->race = job.race = std::make_shared<Race>();
   second->shared = job.shared;
+  second->kept = job.kept;
   counters_.n_hedges.add(1);
   push(std::move(second));
 }

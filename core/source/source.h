@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "mem/buffer.h"
+#include "source/cache/cache_settings.h"
 #include "source/storage_settings.h"
 
 namespace stoker {
@@ -79,6 +80,7 @@ struct FetchSettings {
   FetchTimeouts timeouts;
   FetchRetry retry;
   StorageSettings storage;
+  CacheSettings cache;
 };
 
 /// Counts since creation (first group) and the moment's state (second). Plain numbers; may be a few requests apart from
@@ -100,6 +102,7 @@ struct FetchStats {
   std::int64_t n_retrying = 0;  ///< waiting for their next try
   std::int64_t n_in_flight = 0;
   std::int64_t limit = 0;  ///< network requests allowed in flight now
+  std::optional<CacheStats> cache;
 };
 
 /// Reads objects from files, S3 and HTTP servers: many requests in flight on a few threads, in the order of the plan.

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "source/cache/cache_stage.h"
+
 namespace stoker {
 
 void add_conditions(const Job& job, std::vector<std::string>& headers) {
@@ -19,6 +21,7 @@ void add_conditions(const Job& job, std::vector<std::string>& headers) {
     headers.push_back(fmt::format("Range: bytes={}-", request.offset));
   }
   if (!request.if_match.empty()) headers.push_back("If-Match: " + request.if_match);
+  if (job.kept && !job.kept->etag.empty()) headers.push_back("If-None-Match: " + job.kept->etag);
 }
 
 Outcome explain_status(const AnswerHead& head, std::string_view detail) {

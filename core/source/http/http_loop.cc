@@ -407,6 +407,10 @@ Outcome HttpLoop::Impl::outcome_of(Slot& slot, CURLcode code) {
     outcome.try_again_now = true;
     return outcome;
   }
+  if (status == 304 && slot.job->kept) {  // If-None-Match, as the cache wanted it
+    slot.job->is_unchanged = true;
+    return {};
+  }
   if (!answer.is_success() && status != 416)
     return slot.dialect->explain(*slot.job, slot.wire, answer.head(), answer.error_body());
   Result<FetchedObject> object = answer.finish();
