@@ -27,4 +27,7 @@ NB_MODULE(_core, m) {
 #ifdef STOKER_BIND_INSPECT
   stoker::bind_inspect(m);
 #endif
+#ifdef STOKER_BIND_PROBE
+  stoker::bind_probe(m);
+#endif
 }

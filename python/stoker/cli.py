@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from stoker import data_commands
+from stoker import data_commands, storage_commands
 
 __all__ = ["app", "main"]
 
@@ -270,6 +270,13 @@ _EXAMPLES: dict[Callable[..., None], str] = {
         stoker parity run.yaml --samples 200 --profile hf-5.18-pil
 
         stoker parity train.jsonl --model /models/Qwen3-VL-8B-Instruct --json
+    """,
+    storage_commands.probe: """
+        stoker probe run.yaml
+
+        stoker probe s3://bucket/train.jsonl --step-samples 512 --step-s 1.2 --save storage.json
+
+        stoker probe https://data.example.org/photos/0001.jpg --seconds 5 --json
     """,
 }
 for _command, _lines in _EXAMPLES.items():

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
+import itertools
 import math
+import os
 import struct
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -36,8 +38,24 @@ class Latency:
     tails: tuple[tuple[float, float, float], ...] = ((0.0005, 1.0, 5.0), (0.005, 0.3, 1.0))
     """Each (share of the requests, shortest, longest)."""
 
+    quantiles: tuple[tuple[float, float], ...] = ()
+    """What was measured: (share, seconds), both ascending, the shares from 0 to 1. Takes the place of all the above."""
+
+    @classmethod
+    def from_profile(cls, path: str | os.PathLike[str]) -> Self:
+        """The latency that ``stoker probe --save`` measured.
+
+        Raises:
+            InvalidArgumentError: If the file is no latency profile.
+        """
+        from stoker.probing.profile import LatencyProfile
+
+        return cls(quantiles=LatencyProfile.load(path).first_byte_s)
+
     def draw(self, uniform: float, other_uniform: float) -> float:
         """Returns one latency in seconds; both arguments uniform in [0, 1)."""
+        if self.quantiles:
+            return _value_at(self.quantiles, uniform)
         for share, shortest_s, longest_s in self.tails:
             if uniform < share:
                 return shortest_s + (longest_s - shortest_s) * other_uniform
@@ -127,12 +145,19 @@ class Behaviour:
         return cls(
             latency=None
             if latency is None
-            else Latency(**{**latency, "tails": tuple(tuple(tail) for tail in latency["tails"])}),
+            else Latency(**{**latency, **{k: tuple(map(tuple, latency[k])) for k in ("tails", "quantiles")}}),
             stays_slow=values["stays_slow"],
             faults=tuple(Fault(**fault) for fault in faults),
             bandwidth_bytes_per_s=values["bandwidth_bytes_per_s"],
             seed=values["seed"],
         )
+
+
+def _value_at(quantiles: tuple[tuple[float, float], ...], share: float) -> float:
+    for (low, below), (high, above) in itertools.pairwise(quantiles):
+        if share <= high:
+            return below + (above - below) * (share - low) / (high - low)
+    return quantiles[-1][1]
 
 
 def _uniforms(seed: int, text: str) -> tuple[float, ...]:
