@@ -152,6 +152,12 @@ void bind_settings(nb::module_& m) {
           },
           nb::kw_only(), "is_stop"_a, "max_fraction"_a, "ledger"_a)
       .def(
+          "set_cache",
+          [](LoaderSettings& s, std::string dir, std::uint64_t limit_bytes, bool is_validated) {
+            s.cache = {.dir = std::move(dir), .limit_bytes = limit_bytes, .is_validated = is_validated};
+          },
+          nb::kw_only(), "dir"_a, "limit_bytes"_a, "is_validated"_a)
+      .def(
           "set_user_code",
           [](LoaderSettings& s, std::string identity, nb::object row, nb::object size, nb::object picture) {
             s.output.user_code =
@@ -261,6 +267,23 @@ nb::dict pipeline_dict(const PipelineSnapshot& p) {
   fetch["in_flight"] = p.fetch.n_in_flight;
   fetch["limit"] = p.fetch.limit;
   d["fetch"] = fetch;
+  d["cache"] = nb::none();
+  if (const auto& c = p.fetch.cache) {
+    nb::dict cache;
+    cache["hits"] = c->n_hits;
+    cache["misses"] = c->n_misses;
+    cache["changed"] = c->n_changed;
+    cache["hit_bytes"] = c->n_hit_bytes;
+    cache["written"] = c->n_written;
+    cache["written_bytes"] = c->n_written_bytes;
+    cache["not_kept_up"] = c->n_lagging;
+    cache["evicted"] = c->n_evicted;
+    cache["damaged"] = c->n_damaged;
+    cache["used_bytes"] = c->used_bytes;
+    cache["limit_bytes"] = c->limit_bytes;
+    cache["share"] = c->share;
+    d["cache"] = cache;
+  }
   nb::dict memory;
   memory["limit_bytes"] = p.memory_limit_bytes;
   memory["in_use_bytes"] = p.memory_in_use_bytes;

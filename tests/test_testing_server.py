@@ -208,6 +208,14 @@ def test_if_match(plain: StorageServer) -> None:
     assert get(plain, "b/big", If_Match='"other"')[0] == 412
 
 
+def test_if_none_match(plain: StorageServer) -> None:
+    tag = get(plain, "b/big", method="HEAD")[1]["etag"]
+    status, headers, body = get(plain, "b/big", If_None_Match=tag)
+    assert (status, headers["etag"], body) == (304, tag, b"")
+    assert get(plain, "b/big", If_None_Match=tag, Range="bytes=0-9")[0] == 304
+    assert get(plain, "b/big", If_None_Match='"other"')[0] == 200
+
+
 def test_objects_from_a_folder_are_read_again_when_they_change(tmp_path: Path) -> None:
     (tmp_path / "b" / "sub").mkdir(parents=True)
     path = tmp_path / "b" / "sub" / "a b.txt"

@@ -71,6 +71,7 @@ Result<std::unique_ptr<Inspector>> Inspector::create(LoaderSettings settings) {
 Result<std::unique_ptr<Fetcher>> Inspector::make_fetcher() const {
   FetchSettings fetch = fetch_settings(settings_);
   fetch.concurrency = fetch.n_file_threads = 4;  // for one row
+  fetch.cache = {};
   return Fetcher::create(std::move(fetch));
 }
 

@@ -121,7 +121,8 @@ void Measurer::fetch_header(std::shared_ptr<Task> task, std::size_t index, std::
                        .length = want_end - offset,
                        .priority = task->priority,
                        .if_match = "",
-                       .stop = task->stop};
+                       .stop = task->stop,
+                       .is_media = true};
   auto kept = std::make_shared<Buffer>(std::move(have));
   fetcher_.submit(std::move(request), [this, task = std::move(task), index, image, kept](Result<FetchedObject> got) {
     header_arrived(task, index, image, *kept, std::move(got));
@@ -158,7 +159,8 @@ void Measurer::fetch_tail(const std::shared_ptr<Task>& task, std::size_t index, 
                        .length = probed.need_end - probed.need_begin,
                        .priority = task->priority,
                        .if_match = "",
-                       .stop = task->stop};
+                       .stop = task->stop,
+                       .is_media = true};
   fetcher_.submit(std::move(request),
                   [this, task, index, image, probed, object_bytes, etag = std::move(etag)](Result<FetchedObject> got) {
                     if (!got.ok())

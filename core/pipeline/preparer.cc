@@ -112,7 +112,8 @@ void Preparer::fetch_picture(const std::shared_ptr<PackJob>& job, std::size_t i,
   FetchRequest request{.url = job->task().sample(i).picture(k).url,
                        .priority = job->task().priority,
                        .if_match = "",
-                       .stop = std::move(stop)};
+                       .stop = std::move(stop),
+                       .is_media = true};
   fetcher_.submit(std::move(request), [this, job, i, k](Result<FetchedObject> got) {
     const bool is_changed = got.ok() && has_changed(job->task().sample(i).picture(k), got->etag);
     picture_arrived(job, i, k, got.ok() ? Result<Buffer>(std::move(got->bytes)) : std::move(got).status(), is_changed);
@@ -167,7 +168,8 @@ Status Preparer::note_changed(const std::string& url) {
   constexpr std::int64_t kMostLogged = 3;
   changed_.add(1);
   if (settings_.output.changed_media != ChangedMedia::kAccept) {
-    return {Reason::kMediaChanged, "the object is not the one whose header was read (its tag differs), though of the same size"};
+    return {Reason::kMediaChanged,
+            "the object is not the one whose header was read (its tag differs), though of the same size"};
   }
   if (changed_.get() <= kMostLogged) {
     log(LogLevel::kWarning,

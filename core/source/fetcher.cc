@@ -187,7 +187,7 @@ void Fetcher::Impl::submit(FetchRequest request, FetchDone done) {
     counters_.n_shared.add(1);
     return;
   }
-  if (&lane == &network_ && cache_) return cache_->push(std::move(job));
+  if (&lane == &network_ && cache_ && job->request.is_media) return cache_->push(std::move(job));
   lane.push(std::move(job));
 }
 

@@ -32,6 +32,8 @@ struct FetchRequest {
   /// Nobody needs the answer any more: the request ends with STOPPED, within about a tenth of a second if it is on the
   /// wire.
   std::stop_token stop = {};
+  /// May come from the disk cache, and be kept there: media, not what must be noticed when it changes.
+  bool is_media = false;
 };
 
 struct FetchedObject {

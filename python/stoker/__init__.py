@@ -15,7 +15,7 @@ from stoker.errors import (
 )
 from stoker.loader import Loader, SampleOrigin
 from stoker.report import Report
-from stoker.settings import BadSamples, Data, Labels, Media, Pack, Settings, Speed, Storage, UserCode
+from stoker.settings import BadSamples, Cache, Data, Labels, Media, Pack, Settings, Speed, Storage, UserCode
 from stoker.text import Tokenizer, render_chat
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "BadSamples",
     "Batch",
     "BoxFeatures",
+    "Cache",
     "CancelledError",
     "Data",
     "ExhaustedError",

@@ -279,6 +279,8 @@ def core_settings(settings: Settings, dp_rank: int = 0, dp_size: int = 1) -> _co
         ca_file=storage.ca_file,
         verify_tls=storage.verify_tls,
     )
+    cache = settings.cache
+    out.set_cache(dir=cache.dir, limit_bytes=parse_bytes(cache.limit), is_validated=cache.validate == "always")
     user_code.attach(settings.user_code, out)
     return out
 

@@ -7,6 +7,13 @@ from typing import Any
 
 __all__ = ["Report"]
 
+_ODD_IN_CACHE = (
+    ("changed", "changed in the store"),
+    ("damaged", "damaged"),
+    ("not_kept_up", "not kept because the disk is slower"),
+    ("evicted", "evicted"),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Report:
@@ -71,6 +78,7 @@ class Report:
             f"{fetch['bytes'] / 1e6:.1f} MB, {fetch['shared']} of them asked for once with another, "
             f"at most {fetch['limit']} in flight, {fetch['retries']} retries, {fetch['throttled']} throttled, "
             f"{fetch['hedges']} late ones asked for twice ({fetch['hedges_won']} answered sooner)",
+            *self._cache_lines(p["cache"]),
             f"memory     peak {memory['peak_bytes'] / 1e6:.1f} MB of {memory['limit_bytes'] / 1e6:.1f} MB",
         ]
         if fetch["failed_tries"]:
@@ -87,6 +95,18 @@ class Report:
         if self.steps_measured and self.wait_ratio > 0.01:
             lines.append(self._advice(busy))
         return lines
+
+    def _cache_lines(self, cache: dict[str, Any] | None) -> list[str]:
+        if cache is None:
+            return []
+        asked = cache["hits"] + cache["misses"]
+        odd = [f"{cache[key]} {text}" for key, text in _ODD_IN_CACHE if cache[key]]
+        return [
+            f"cache      {cache['hits']} of {asked} requests ({cache['hits'] / max(asked, 1):.2f}) answered with "
+            f"{cache['hit_bytes'] / 1e6:.1f} MB from disk; keeps {cache['share']:.2f} of all objects in "
+            f"{cache['used_bytes'] / 1e9:.2f} of {cache['limit_bytes'] / 1e9:.2f} GB"
+            + "".join(f", {one}" for one in odd)
+        ]
 
     def _advice(self, workers_busy: float) -> str:
         v = self.values

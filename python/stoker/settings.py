@@ -17,7 +17,7 @@ from typing import Any, Literal, Self
 
 from stoker.errors import InvalidArgumentError
 
-__all__ = ["BadSamples", "Data", "Labels", "Media", "Pack", "Settings", "Speed", "Storage", "UserCode"]
+__all__ = ["BadSamples", "Cache", "Data", "Labels", "Media", "Pack", "Settings", "Speed", "Storage", "UserCode"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +168,23 @@ class Storage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Cache:
+    """Encoded media from S3 and HTTP, kept on a local disk for later epochs and restarts. Never changes a batch."""
+
+    dir: str = ""
+    """A folder on a local disk; empty: nothing is kept. All processes of a node that name it share it and its limit.
+
+    Give each data set its own: what was kept for another one takes room until the folder is deleted.
+    """
+    limit: int | str = 0
+    """Disk that it may take, such as ``200GiB``. Of a larger data set a fixed share is kept, and found in every epoch.
+    """
+    validate: Literal["always", "never"] = "always"
+    """``always``: the store is asked each time whether a kept object is still the current one, which takes a request
+    but no body. ``never``, for data that never change under their names: it is not asked at all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """One run's data. The first group is part of every checkpoint's fingerprint; the second may change at any time."""
 
@@ -202,6 +219,7 @@ class Settings:
     bad_samples: BadSamples = field(default_factory=BadSamples)
     speed: Speed = field(default_factory=Speed)
     storage: Storage = field(default_factory=Storage)
+    cache: Cache = field(default_factory=Cache)
     outage_limit_s: float = 600.0
     """How long storage may fail before the run ends with an error to resume from."""
     index_dir: str = ""
@@ -287,8 +305,11 @@ class Settings:
             dataclasses.replace(d, manifest=local(d.manifest), media_root=local(d.media_root)) for d in self.data
         )
         bad = dataclasses.replace(self.bad_samples, ledger=local(self.bad_samples.ledger))
+        cache = dataclasses.replace(self.cache, dir=local(self.cache.dir))
         index_dir = local(self.index_dir)
-        return dataclasses.replace(self, data=data, model=local(self.model), bad_samples=bad, index_dir=index_dir)
+        return dataclasses.replace(
+            self, data=data, model=local(self.model), bad_samples=bad, cache=cache, index_dir=index_dir
+        )
 
     def _checked(self) -> Self:
         _require(len(self.data) > 0, "data: name at least one manifest")
@@ -330,6 +351,12 @@ class Settings:
             _require(value == "auto" or least <= value <= most, f"speed.{name} must be from {least} to {most}")
         _require(0 <= self.speed.hedge_share <= 0.5, "speed.hedge_share must be from 0 to 0.5")
         _require(0 < parse_bytes(self.speed.memory_limit) < 2**48, "speed.memory_limit must be from 1 byte to 256 TiB")
+        _require("://" not in self.cache.dir, "cache.dir must be a folder on a local disk")
+        least = 1 if self.cache.dir else 0
+        _require(
+            least <= parse_bytes(self.cache.limit) < 2**60,
+            "cache.limit must be the disk that the cache may take, such as 200GiB",
+        )
         return self
 
 

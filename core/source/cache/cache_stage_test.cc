@@ -65,8 +65,16 @@ class CachedFetcher : public ::testing::Test {
     s.cache = {.dir = dir_, .limit_bytes = limit, .is_validated = is_validated};
     return make(std::move(s));
   }
+  static FetchRequest media(std::string url) {
+    FetchRequest request = request_for(std::move(url));
+    request.is_media = true;
+    return request;
+  }
+  static void submit_media(Fetcher& fetcher, int n, Answers& answers) {
+    for (int i = 0; i < n; ++i) fetcher.submit(media(url_of(i)), answers.slot(i));
+  }
   static std::string get(Fetcher& fetcher, int i) {
-    auto object = fetcher.fetch(request_for(url_of(i)));
+    auto object = fetcher.fetch(media(url_of(i)));
     EXPECT_TRUE(object.ok()) << object.status().to_string();
     return object.ok() ? text(*object) : "";
   }
@@ -95,7 +103,7 @@ TEST_F(CachedFetcher, TheSecondEpochHasNoBodiesAndTheSameBytes) {
   for (int i = 0; i < 20; ++i) EXPECT_EQ(get(*fetcher, i), object_of(target_of(i)));
   EXPECT_EQ(store_.n_bodies_, 20);
   EXPECT_EQ(store_.n_unchanged_, 20);
-  auto object = fetcher->fetch(request_for(url_of(1)));
+  auto object = fetcher->fetch(media(url_of(1)));
   EXPECT_EQ(object->total_bytes, 1000U);
   EXPECT_EQ(object->etag, "\"/b/1-0\"");
   EXPECT_GT(object->took, Nanos(0));
@@ -127,7 +135,7 @@ TEST_F(CachedFetcher, AChangedObjectIsNeverTheOldOne) {
 TEST_F(CachedFetcher, WhoPlannedWithATagGetsThatVersionOrNone) {
   keep(2);
   auto fetcher = cached();
-  FetchRequest planned = request_for(url_of(0));
+  FetchRequest planned = media(url_of(0));
   planned.if_match = "\"/b/0-0\"";
   EXPECT_EQ(text(*fetcher->fetch(planned)), object_of(target_of(0)));
   EXPECT_EQ(store_.n_unchanged_, 1);
@@ -149,7 +157,7 @@ TEST_F(CachedFetcher, TrustedObjectsAreNotAskedAfter) {
 TEST_F(CachedFetcher, PartsComeFromTheWhole) {
   keep(1);
   auto fetcher = cached();
-  FetchRequest part = request_for(url_of(0));
+  FetchRequest part = media(url_of(0));
   part.offset = 10;
   part.length = 100;
   auto got = fetcher->fetch(part);
@@ -162,7 +170,7 @@ TEST_F(CachedFetcher, PartsComeFromTheWhole) {
   ASSERT_TRUE(got.ok());
   EXPECT_EQ(text(*got), Store::object(target_of(0), 1).substr(10, 100));
   EXPECT_EQ(stats(*fetcher).n_written, 0) << "a part is not kept";
-  part = request_for(url_of(5));
+  part = media(url_of(5));
   part.length = 16384;  // a header read that turned out to be all of it
   EXPECT_EQ(fetcher->fetch(part)->bytes.size(), 1000U);
   wait_until_written(*fetcher, 1);
@@ -176,6 +184,20 @@ TEST_F(CachedFetcher, AStoreThatIgnoresConditionsIsStillRight) {
   store_.version_ = 1;
   for (int i = 0; i < 5; ++i) EXPECT_EQ(get(*fetcher, i), Store::object(target_of(i), 1));
   EXPECT_EQ(stats(*fetcher).n_hits, 0);
+}
+
+TEST_F(CachedFetcher, AnAnswerThatNobodyAskedForIsNone) {
+  std::atomic<int> n_lies{3};
+  LoopbackServer liar([&](const ServerRequest& r) {
+    ServerReply reply = serve(r);
+    if (n_lies-- > 0) reply.status = 304;
+    if (reply.status == 304) reply.body.clear();
+    return reply;
+  });
+  FetchSettings s = settings_for(liar);
+  s.cache = {.dir = dir_, .limit_bytes = 1 << 20};
+  EXPECT_EQ(get(*make(std::move(s)), 0), object_of(target_of(0)));
+  EXPECT_EQ(liar.n_requests(), 4);
 }
 
 TEST_F(CachedFetcher, StoresWithTheSameNamesAreToldApart) {
@@ -208,7 +230,7 @@ TEST_F(CachedFetcher, RacesForKeptObjectsAreSafe) {
     const int before = server_.n_requests();
     server_.hold(round >= 4);  // by then it is known how soon answers come
     Answers answers(50);
-    submit_all(*fetcher, 50, answers);
+    submit_media(*fetcher, 50, answers);
     if (round >= 4) {
       ASSERT_TRUE(server_.wait_for_requests(before + 55)) << "nothing was asked for twice";
       server_.hold(false);
@@ -227,7 +249,7 @@ TEST_F(CachedFetcher, StopAnswersWhatIsBeingLookedUp) {
     auto fetcher = cached(is_validated);
     server_.hold(true);
     Answers answers(100);  // half of them are not there
-    submit_all(*fetcher, 100, answers);
+    submit_media(*fetcher, 100, answers);
     const auto began = std::chrono::steady_clock::now();
     fetcher->stop();
     EXPECT_LT(std::chrono::steady_clock::now() - began, 1s);
@@ -237,12 +259,21 @@ TEST_F(CachedFetcher, StopAnswersWhatIsBeingLookedUp) {
   }
 }
 
+TEST_F(CachedFetcher, ManifestsAreAlwaysRead) {
+  auto fetcher = cached(/*is_validated=*/false);
+  for (const int version : {0, 1}) {
+    store_.version_ = version;
+    EXPECT_EQ(text(*fetcher->fetch(request_for(url_of(0)))), Store::object(target_of(0), version));
+  }
+  EXPECT_EQ(stats(*fetcher).n_misses, 0);
+}
+
 TEST_F(CachedFetcher, LocalFilesAreNotCopied) {
   auto fetcher = cached();
   const std::string path = dir_ + "/local.png";
   std::filesystem::copy_file("/proc/self/cmdline", path);
-  ASSERT_TRUE(fetcher->fetch(request_for(path)).ok());
-  ASSERT_TRUE(fetcher->fetch(request_for("data:image/png;base64,AAAA")).ok());
+  ASSERT_TRUE(fetcher->fetch(media(path)).ok());
+  ASSERT_TRUE(fetcher->fetch(media("data:image/png;base64,AAAA")).ok());
   EXPECT_EQ(stats(*fetcher).n_misses, 0);
 }
 

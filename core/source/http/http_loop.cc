@@ -17,6 +17,8 @@
 
 #include <fmt/format.h>
 
+#include "source/cache/cache_stage.h"
+
 namespace stoker {
 namespace {
 
@@ -407,7 +409,8 @@ Outcome HttpLoop::Impl::outcome_of(Slot& slot, CURLcode code) {
     outcome.try_again_now = true;
     return outcome;
   }
-  if (status == 304 && slot.job->kept) {  // If-None-Match, as the cache wanted it
+  const bool was_asked_after = slot.job->kept && !slot.job->kept->etag.empty() && !answer.is_continuation();
+  if (status == 304 && was_asked_after) {  // else nobody said If-None-Match
     slot.job->is_unchanged = true;
     return {};
   }

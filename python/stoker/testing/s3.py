@@ -167,6 +167,9 @@ class S3Service:
             return _error(
                 412, "PreconditionFailed", "At least one of the preconditions you specified did not hold", key
             )
+        known = request.headers.get("if-none-match")
+        if known is not None and (known == "*" or found.etag in [tag.strip() for tag in known.split(",")]):
+            return Answer(304, {"ETag": found.etag})
         headers = {"ETag": found.etag, "Accept-Ranges": "bytes", "Content-Type": "binary/octet-stream"}
         size = len(found.body)
         asked = _RANGE.fullmatch(request.headers.get("range", ""))

@@ -1,0 +1,136 @@
+"""Media kept on a local disk: the same batches, fewer bytes from storage, and never an old version."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from loader_data import DataSet, digests, encoded, eventually, good_data, picture, settings_for
+from stoker import InvalidArgumentError, Loader, Settings
+from stoker.testing import StorageServer
+
+N_MEDIA = 100
+BLOCK = 4096
+LIMIT = N_MEDIA // 4 * 2 * BLOCK
+"""Disk for a quarter of them: each takes two blocks."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[StorageServer]:
+    with StorageServer() as started:
+        yield started
+
+
+def remote(server: StorageServer, data: DataSet, scratch: Path, bucket: str) -> Settings:
+    """One pass over a data set, from the server."""
+    server.put_folder(bucket, data.folder)
+    return settings_for(f"s3://{bucket}/rows.jsonl", scratch, storage=server.settings(), epochs=1)
+
+
+def run(settings: Settings, n_written: int = 0) -> tuple[list[list[str]], dict[str, Any]]:
+    """Digests of all batches, and what the cache says of itself once so many objects are written."""
+    with Loader(settings) as loader:
+        found = [[batch.digest() for batch in step] for step in loader.steps()]
+        for _ in eventually(5):
+            cache = loader.report().values["pipeline"]["cache"]
+            if cache["written"] >= n_written:
+                break
+        assert str(loader.report()).count("answered with") == 1
+    return found, cache
+
+
+def statuses(server: StorageServer) -> Counter[int]:
+    """Answers to requests for media."""
+    return Counter(seen.status for seen in server.requests() if not seen.name.endswith(".jsonl"))
+
+
+def test_cold_and_warm_the_batches_are_the_same(server: StorageServer, tmp_path: Path) -> None:
+    plain = remote(server, good_data(tmp_path / "data", 20), tmp_path, "good")
+    server.reset_stats()
+    expected = digests(plain)
+    n_media = len({seen.name for seen in server.requests() if not seen.name.endswith(".jsonl")})
+    cached = plain.replace(cache={"dir": tmp_path / "cache", "limit": "1GiB"})
+    cold, first = run(cached, n_media)
+    assert cold == expected
+    assert first["written"] == n_media
+    for validate in ("always", "never"):
+        server.reset_stats()
+        warm, second = run(cached.replace(cache={"validate": validate}))
+        assert warm == expected
+        assert second["hits"] > n_media  # headers too
+        assert second["misses"] == second["changed"] == second["damaged"] == second["written"] == 0
+        assert statuses(server) == ({304: second["hits"]} if validate == "always" else {})
+
+
+def test_every_epoch_finds_the_share_that_fits(server: StorageServer, tmp_path: Path) -> None:
+    data = DataSet(tmp_path / "data")
+    for n in range(N_MEDIA):
+        name = data.image(f"{n}.jpg", encoded(picture(256, 256, n), "JPEG", quality=75))
+        assert BLOCK < (data.folder / name).stat().st_size < 1.9 * BLOCK
+        data.chat(n, [{"type": "image", "image": name, "height": 256, "width": 256}])
+    cached = remote(server, data.write(), tmp_path, "many").replace(cache={"dir": tmp_path / "cache", "limit": LIMIT})
+    run(cached)
+    for epoch in (1, 2):
+        server.reset_stats()
+        _, cache = run(cached.replace(seed=epoch))  # another order
+        asked = statuses(server)
+        assert asked.total() == N_MEDIA
+        assert 0.2 < asked[304] / N_MEDIA <= 0.25
+        assert cache["used_bytes"] <= LIMIT
+        assert 0.12 < cache["share"] < 0.4  # three deviations of 25 objects' places
+
+
+def test_a_changed_object_is_never_the_old_one(server: StorageServer, tmp_path: Path) -> None:
+    data = good_data(tmp_path / "data", 12)
+    plain = remote(server, data, tmp_path, "changing")
+    cached = plain.replace(cache={"dir": tmp_path / "cache", "limit": "1GiB"})
+    before, _ = run(cached, 10)
+    for path in (data.folder / "images").iterdir():
+        server.put("changing", f"images/{path.name}", encoded(picture(256, 256, 1000), "PNG"))
+    after, cache = run(cached.replace(media={"sizes": "ignore"}))
+    assert after == digests(plain.replace(media={"sizes": "ignore"}))
+    assert after != before
+    assert cache["changed"] > 10
+
+
+def test_a_cache_is_no_part_of_the_fingerprint(server: StorageServer, tmp_path: Path) -> None:
+    plain = remote(server, good_data(tmp_path / "data", 12), tmp_path, "resumed")
+    with Loader(plain) as loader:
+        steps = loader.steps()
+        next(steps)
+        state = loader.state_dict()
+        rest = [batch.digest() for step in steps for batch in step]
+    with Loader(plain.replace(cache={"dir": tmp_path / "cache", "limit": "1GiB"})) as loader:
+        loader.load_state_dict(state)
+        assert [batch.digest() for batch in loader] == rest
+
+
+@pytest.mark.parametrize(
+    ("cache", "message"),
+    [
+        ({"dir": "somewhere"}, "cache.limit must be the disk that the cache may take"),
+        ({"dir": "s3://bucket/cache", "limit": "1GiB"}, "cache.dir must be a folder on a local disk"),
+        ({"dir": "somewhere", "limit": "plenty"}, "no amount of memory"),
+        ({"dir": "somewhere", "limit": 1, "validate": "once"}, "it takes always, never"),
+    ],
+)
+def test_settings_that_cannot_be(tmp_path: Path, cache: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        settings_for("rows.jsonl", tmp_path, cache=cache)
+
+
+def test_a_folder_that_cannot_be_made_is_said_at_the_start(server: StorageServer, tmp_path: Path) -> None:
+    plain = remote(server, good_data(tmp_path / "data", 12), tmp_path, "refused")
+    (tmp_path / "file").touch()
+    with pytest.raises(InvalidArgumentError, match=r"cache\.dir: .*/file/cache: Not a directory"):
+        Loader(plain.replace(cache={"dir": tmp_path / "file" / "cache", "limit": "1GiB"}))
+
+
+def test_relative_folders_are_taken_from_the_settings_file(tmp_path: Path) -> None:
+    made = Settings.from_dict(
+        {"data": [{"manifest": "a.jsonl"}], "model": "m", "cache": {"dir": "kept", "limit": 1}}, base=tmp_path
+    )
+    assert made.cache.dir == str(tmp_path / "kept")
