@@ -32,9 +32,6 @@ constexpr int kSameForProof = 3;
 struct EasyDeleter {
   void operator()(CURL* easy) const { curl_easy_cleanup(easy); }
 };
-struct ListDeleter {
-  void operator()(curl_slist* list) const { curl_slist_free_all(list); }
-};
 struct MultiDeleter {
   void operator()(CURLM* multi) const { curl_multi_cleanup(multi); }
 };
@@ -75,7 +72,7 @@ class HttpLoop::Impl {
   struct Slot {
     Impl* loop = nullptr;
     std::unique_ptr<CURL, EasyDeleter> easy;
-    std::unique_ptr<curl_slist, ListDeleter> headers;
+    std::vector<curl_slist> headers;  // linked, each over a line of wire.headers: curl only reads them
     std::array<char, CURL_ERROR_SIZE> error_text{};
     std::size_t at = 0;  // in active_
 
@@ -87,6 +84,13 @@ class HttpLoop::Impl {
     Nanos last_progress{0};
     std::optional<Nanos> first_byte;  // from the start on
     bool lacks_descriptors = false;
+
+    void link_headers() {
+      headers.resize(wire.headers.size());
+      for (std::size_t i = 0; i < headers.size(); ++i) {
+        headers[i] = {wire.headers[i].data(), i + 1 < headers.size() ? &headers[i + 1] : nullptr};
+      }
+    }
   };
   // What epoll watches for a descriptor. curl drops and takes back its interest with every request; epoll is told only
   // when it matters.
@@ -222,11 +226,9 @@ void HttpLoop::Impl::begin(std::unique_ptr<Job> job) {
     slot = std::move(free_.back());
     free_.pop_back();
   }
-  curl_slist* headers = nullptr;
-  for (const std::string& line : wire->headers) headers = curl_slist_append(headers, line.c_str());
-  slot->headers.reset(headers);
   slot->dialect = &dialect;
   slot->wire = std::move(wire).value();
+  slot->link_headers();
   slot->answer.begin(job->request.offset, job->request.length, settings_.max_object_bytes,
                      std::exchange(job->partial, std::nullopt));
   slot->job = std::move(job);
@@ -236,7 +238,7 @@ void HttpLoop::Impl::begin(std::unique_ptr<Job> job) {
   slot->error_text[0] = '\0';
   CURL* easy = slot->easy.get();
   curl_easy_setopt(easy, CURLOPT_URL, slot->wire.url.c_str());
-  curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers);
+  curl_easy_setopt(easy, CURLOPT_HTTPHEADER, slot->headers.empty() ? nullptr : slot->headers.data());
   curl_easy_setopt(easy, CURLOPT_FOLLOWLOCATION, slot->wire.follows_redirects ? 1L : 0L);
   slot->at = active_.size();
   active_.push_back(std::move(slot));

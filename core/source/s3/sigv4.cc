@@ -132,8 +132,8 @@ Signature SigV4::sign(const SignedRequest& request, const S3Keys& keys, std::str
   signed_headers.emplace_back("host", request.host);
   signed_headers.insert(signed_headers.end(), out.headers.begin(), out.headers.end());
   std::sort(signed_headers.begin(), signed_headers.end());
-  std::string names;
-  std::string canonical;
+  std::string names, canonical;
+  names.reserve(128);
   canonical.reserve(512 + out.encoded_path.size() + out.encoded_query.size() + keys.session_token.size());
   canonical.append(request.method).append("\n").append(out.encoded_path).append("\n").append(out.encoded_query) += '\n';
   for (const auto& [name, value] : signed_headers) {
@@ -145,11 +145,14 @@ Signature SigV4::sign(const SignedRequest& request, const S3Keys& keys, std::str
   }
   canonical.append("\n").append(names).append("\n").append(request.payload_sha256);
 
-  Hasher hasher;
-  std::string scope(day);
+  thread_local Hasher hasher;
+  std::string scope;
+  scope.reserve(64);
+  scope.append(day);
   scope.append("/").append(region).append("/s3/aws4_request");
-  std::string to_sign = "AWS4-HMAC-SHA256\n";
-  to_sign.append(stamp).append("\n").append(scope).append("\n");
+  std::string to_sign;
+  to_sign.reserve(192);
+  to_sign.append("AWS4-HMAC-SHA256\n").append(stamp).append("\n").append(scope).append("\n");
   append_hex(to_sign, hasher.hash({canonical}));
   std::string authorization;
   authorization.reserve(256 + names.size());
