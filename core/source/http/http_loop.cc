@@ -2,22 +2,16 @@
 
 #include <curl/curl.h>
 #include <pthread.h>
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <array>
-#include <cerrno>
 #include <csignal>
-#include <cstring>
-#include <mutex>
 #include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "source/cache/cache_stage.h"
+#include "source/http/transfers.h"
 
 namespace stoker {
 namespace {
@@ -29,37 +23,16 @@ constexpr long kReceiveBytes = 64 * 1024;
 constexpr long kMaxRedirects = 5;
 constexpr int kSameForProof = 3;
 
-struct EasyDeleter {
-  void operator()(CURL* easy) const { curl_easy_cleanup(easy); }
-};
-struct MultiDeleter {
-  void operator()(CURLM* multi) const { curl_multi_cleanup(multi); }
-};
-
-void init_curl_once() {
-  static std::once_flag once;
-  std::call_once(
-      once, [] { curl_global_init(CURL_GLOBAL_DEFAULT); });  // never undone: other libraries in the process may use it
-}
-
 }  // namespace
 
 class HttpLoop::Impl {
  public:
   Impl(JobOwner& owner, Dialect& s3, Dialect& plain, HttpSettings settings, const Clock& clock)
-      : owner_(owner), s3_(s3), plain_(plain), settings_(std::move(settings)), clock_(clock) {}
-  ~Impl() {
-    stop();
-    for (const int fd : {epoll_, event_}) {
-      if (fd >= 0) close(fd);
-    }
-  }
+      : owner_(owner), s3_(s3), plain_(plain), settings_(std::move(settings)), clock_(clock), transfers_(clock) {}
+  ~Impl() { stop(); }
 
   Status start(int worker);
-  void wake() {
-    const std::uint64_t one = 1;
-    [[maybe_unused]] const ssize_t n = write(event_, &one, sizeof one);
-  }
+  void wake() { transfers_.wake(); }
   void stop() {
     is_stopping_.store(true, std::memory_order_release);
     if (!thread_.joinable()) return;
@@ -69,9 +42,10 @@ class HttpLoop::Impl {
 
  private:
   // One handle and what it is doing now. Handles are reused: options that do not change are set once.
-  struct Slot {
-    Impl* loop = nullptr;
-    std::unique_ptr<CURL, EasyDeleter> easy;
+  struct Slot : Transfer {
+    explicit Slot(Impl& owner) : Transfer(owner.transfers_), loop(owner) {}
+
+    Impl& loop;
     std::vector<curl_slist> headers;  // linked, each over a line of wire.headers: curl only reads them
     std::array<char, CURL_ERROR_SIZE> error_text{};
     std::size_t at = 0;  // in active_
@@ -83,7 +57,6 @@ class HttpLoop::Impl {
     Nanos started{0};
     Nanos last_progress{0};
     std::optional<Nanos> first_byte;  // from the start on
-    bool lacks_descriptors = false;
 
     void link_headers() {
       headers.resize(wire.headers.size());
@@ -92,22 +65,11 @@ class HttpLoop::Impl {
       }
     }
   };
-  // What epoll watches for a descriptor. curl drops and takes back its interest with every request; epoll is told only
-  // when it matters.
-  struct Watched {
-    bool is_ours = false;  // opened by open_socket, so that we know when the number means another socket
-    std::uint32_t told = 0;
-    std::uint32_t wanted = 0;
-  };
-
   void run();
   void start_jobs();
   void begin(std::unique_ptr<Job> job);
-  std::unique_ptr<Slot> new_slot();
   void configure(Slot& slot);
-  int wait_ms(Nanos now) const;
-  void poll(int timeout_ms);
-  void drain_messages();
+  Nanos due() const;
   void sweep();
   Nanos sweep_interval() const;
   std::optional<Status> overdue(const Slot& slot) const;
@@ -118,11 +80,6 @@ class HttpLoop::Impl {
 
   static std::size_t on_header(char* data, std::size_t size, std::size_t n, void* slot);
   static std::size_t on_body(char* data, std::size_t size, std::size_t n, void* slot);
-  static int on_socket(CURL* easy, curl_socket_t fd, int what, void* loop, void*);
-  static int on_timer(CURLM* multi, long timeout_ms, void* loop);
-  static curl_socket_t open_socket(void* slot, curlsocktype purpose, curl_sockaddr* address);
-  static int close_socket(void* loop, curl_socket_t fd);
-  void watch(int fd, std::uint32_t wanted);
 
   JobOwner& owner_;
   Dialect& s3_;
@@ -130,16 +87,12 @@ class HttpLoop::Impl {
   const HttpSettings settings_;
   const Clock& clock_;
   int worker_ = -1;
-  int epoll_ = -1;
-  int event_ = -1;
 
-  // The thread's own.
-  std::unique_ptr<CURLM, MultiDeleter> multi_;
+  // The thread's own, but for waking it.
+  Transfers transfers_;
   std::vector<std::unique_ptr<Slot>> active_;
   std::vector<std::unique_ptr<Slot>> free_;
-  std::vector<Watched> watched_;  // by descriptor
   Nanos now_{0};
-  Nanos curl_due_ = Nanos::max();
   Nanos look_again_ = Nanos::max();
   Nanos next_sweep_{0};
   bool has_answers_ = false;
@@ -149,23 +102,8 @@ class HttpLoop::Impl {
 };
 
 Status HttpLoop::Impl::start(int worker) {
-  init_curl_once();
   worker_ = worker;
-  epoll_ = epoll_create1(EPOLL_CLOEXEC);
-  event_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  multi_.reset(curl_multi_init());
-  if (epoll_ < 0 || event_ < 0) return {Reason::kFetchFdLimit, "no descriptors left for the network loop"};
-  if (!multi_) return {Reason::kInternal, "curl_multi_init failed"};
-  epoll_event event{};
-  event.events = EPOLLIN;
-  event.data.fd = event_;
-  epoll_ctl(epoll_, EPOLL_CTL_ADD, event_, &event);
-  curl_multi_setopt(multi_.get(), CURLMOPT_SOCKETFUNCTION, &Impl::on_socket);
-  curl_multi_setopt(multi_.get(), CURLMOPT_SOCKETDATA, this);
-  curl_multi_setopt(multi_.get(), CURLMOPT_TIMERFUNCTION, &Impl::on_timer);
-  curl_multi_setopt(multi_.get(), CURLMOPT_TIMERDATA, this);
-  curl_multi_setopt(multi_.get(), CURLMOPT_MAXCONNECTS,
-                    16'384L);  // as many as there were in flight; the limit is the queue's
+  STOKER_CHECKED(transfers_.start());
   thread_ = std::thread([this] {
     sigset_t all;
     sigfillset(&all);
@@ -180,23 +118,22 @@ void HttpLoop::Impl::run() {
   while (!is_stopping_.load(std::memory_order_acquire)) {
     now_ = clock_.now();
     start_jobs();
-    poll(wait_ms(now_));
+    transfers_.wait(now_, due());
     now_ = clock_.now();
-    int n_running = 0;
-    if (now_ >= curl_due_) {
-      curl_due_ = Nanos::max();
-      curl_multi_socket_action(multi_.get(), CURL_SOCKET_TIMEOUT, 0, &n_running);
+    transfers_.act(now_);
+    while (const auto ended = transfers_.next_ended()) {
+      auto& slot = static_cast<Slot&>(ended->transfer);
+      finish(slot, outcome_of(slot, ended->code));
     }
-    drain_messages();
     if (!active_.empty() && now_ >= next_sweep_) sweep();
   }
   while (!active_.empty()) {
     Slot& slot = *active_.back();
-    curl_multi_remove_handle(multi_.get(), slot.easy.get());
+    transfers_.cancel(slot);
     finish(slot, Outcome::failed(Reason::kStopped, "the fetcher was stopped"));
   }
   free_.clear();
-  multi_.reset();
+  transfers_.end();
 }
 
 void HttpLoop::Impl::start_jobs() {
@@ -221,7 +158,8 @@ void HttpLoop::Impl::begin(std::unique_ptr<Job> job) {
   }
   std::unique_ptr<Slot> slot;
   if (free_.empty()) {
-    slot = new_slot();
+    slot = std::make_unique<Slot>(*this);
+    configure(*slot);
   } else {
     slot = std::move(free_.back());
     free_.pop_back();
@@ -234,41 +172,26 @@ void HttpLoop::Impl::begin(std::unique_ptr<Job> job) {
   slot->job = std::move(job);
   slot->started = slot->last_progress = now_;
   slot->first_byte.reset();
-  slot->lacks_descriptors = false;
   slot->error_text[0] = '\0';
-  CURL* easy = slot->easy.get();
+  CURL* easy = slot->easy();
   curl_easy_setopt(easy, CURLOPT_URL, slot->wire.url.c_str());
   curl_easy_setopt(easy, CURLOPT_HTTPHEADER, slot->headers.empty() ? nullptr : slot->headers.data());
   curl_easy_setopt(easy, CURLOPT_FOLLOWLOCATION, slot->wire.follows_redirects ? 1L : 0L);
   slot->at = active_.size();
   active_.push_back(std::move(slot));
-  if (curl_multi_add_handle(multi_.get(), easy) != CURLM_OK) {
+  if (!transfers_.begin(*active_.back())) {
     finish(*active_.back(), Outcome::failed(Reason::kInternal, "curl_multi_add_handle failed"));
   }
 }
 
-std::unique_ptr<HttpLoop::Impl::Slot> HttpLoop::Impl::new_slot() {
-  auto slot = std::make_unique<Slot>();
-  slot->loop = this;
-  slot->easy.reset(curl_easy_init());
-  configure(*slot);
-  return slot;
-}
-
 void HttpLoop::Impl::configure(Slot& slot) {
-  CURL* easy = slot.easy.get();
-  curl_easy_setopt(easy, CURLOPT_PRIVATE, &slot);
+  CURL* easy = slot.easy();
   curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, &Impl::on_body);
   curl_easy_setopt(easy, CURLOPT_WRITEDATA, &slot);
   curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, &Impl::on_header);
   curl_easy_setopt(easy, CURLOPT_HEADERDATA, &slot);
-  curl_easy_setopt(easy, CURLOPT_OPENSOCKETFUNCTION, &Impl::open_socket);
-  curl_easy_setopt(easy, CURLOPT_OPENSOCKETDATA, &slot);
-  curl_easy_setopt(easy, CURLOPT_CLOSESOCKETFUNCTION, &Impl::close_socket);
-  curl_easy_setopt(easy, CURLOPT_CLOSESOCKETDATA, this);
   curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, slot.error_text.data());
   curl_easy_setopt(easy, CURLOPT_USERAGENT, "stoker/0.1");
-  curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
   curl_easy_setopt(easy, CURLOPT_PATH_AS_IS, 1L);  // keys are opaque: "d/./x" and "../x" are names, not places
   curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
   curl_easy_setopt(easy, CURLOPT_REDIR_PROTOCOLS_STR, "http,https");
@@ -287,56 +210,7 @@ void HttpLoop::Impl::configure(Slot& slot) {
   }
 }
 
-int HttpLoop::Impl::wait_ms(Nanos now) const {
-  Nanos due = std::min(curl_due_, look_again_);
-  if (!active_.empty()) due = std::min(due, next_sweep_);
-  if (due == Nanos::max()) return -1;
-  if (due <= now) return 0;
-  // Up, not down: waking a moment early would spin until the moment comes.
-  return static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(due - now).count());
-}
-
-void HttpLoop::Impl::poll(int timeout_ms) {
-  std::array<epoll_event, 256> events;
-  const int n = epoll_wait(epoll_, events.data(), static_cast<int>(events.size()), timeout_ms);
-  now_ = clock_.now();
-  for (int i = 0; i < n; ++i) {
-    const epoll_event& event = events[static_cast<std::size_t>(i)];
-    const int fd = event.data.fd;
-    if (fd == event_) {
-      std::uint64_t count = 0;
-      [[maybe_unused]] const ssize_t ignored = read(event_, &count, sizeof count);
-      continue;
-    }
-    const Watched& watched = watched_[static_cast<std::size_t>(fd)];
-    if (watched.wanted ==
-        0) {  // an idle connection was closed by the other side: curl finds that out when it wants to use it
-      epoll_ctl(epoll_, EPOLL_CTL_DEL, fd, nullptr);
-      watched_[static_cast<std::size_t>(fd)].told = 0;
-      continue;
-    }
-    int what = 0;
-    if (event.events & (EPOLLIN | EPOLLHUP | EPOLLERR)) what |= CURL_CSELECT_IN;
-    if (event.events & EPOLLOUT) what |= CURL_CSELECT_OUT;
-    if (event.events & EPOLLERR) what |= CURL_CSELECT_ERR;
-    int n_running = 0;
-    curl_multi_socket_action(multi_.get(), fd, what, &n_running);
-  }
-}
-
-void HttpLoop::Impl::drain_messages() {
-  int n_left = 0;
-  while (CURLMsg* message = curl_multi_info_read(multi_.get(), &n_left)) {
-    if (message->msg != CURLMSG_DONE) continue;
-    CURL* easy = message->easy_handle;
-    const CURLcode code = message->data.result;
-    void* slot = nullptr;
-    curl_easy_getinfo(easy, CURLINFO_PRIVATE, &slot);
-    curl_multi_remove_handle(multi_.get(), easy);
-    auto& done = *static_cast<Slot*>(slot);
-    finish(done, outcome_of(done, code));
-  }
-}
+Nanos HttpLoop::Impl::due() const { return active_.empty() ? look_again_ : std::min(look_again_, next_sweep_); }
 
 Nanos HttpLoop::Impl::sweep_interval() const {
   const FetchTimeouts& t = settings_.timeouts;
@@ -373,7 +247,7 @@ void HttpLoop::Impl::sweep() {
       if (!slot.first_byte && !slot.job->race && now_ - slot.started >= patience) owner_.hedge(*slot.job);
       continue;
     }
-    curl_multi_remove_handle(multi_.get(), slot.easy.get());
+    transfers_.cancel(slot);
     finish(slot, Outcome::failed(*std::move(why)));
   }
 }
@@ -472,7 +346,7 @@ Status HttpLoop::Impl::transport_error(const Slot& slot, CURLcode code) const {
     default:
       break;
   }
-  if (slot.lacks_descriptors)
+  if (slot.lacks_descriptors())
     return {Reason::kFetchFdLimit,
             "too many open files for another connection; raise ulimit -n or lower fetch_concurrency"};
   return {Reason::kFetchConnect, text};
@@ -480,7 +354,7 @@ Status HttpLoop::Impl::transport_error(const Slot& slot, CURLcode code) const {
 
 std::size_t HttpLoop::Impl::on_header(char* data, std::size_t size, std::size_t n, void* user) {
   auto& slot = *static_cast<Slot*>(user);
-  slot.last_progress = slot.loop->now_;
+  slot.last_progress = slot.loop.now_;
   if (!slot.first_byte) slot.first_byte = slot.last_progress - slot.started;
   slot.answer.on_header({data, size * n});
   return size * n;
@@ -488,59 +362,8 @@ std::size_t HttpLoop::Impl::on_header(char* data, std::size_t size, std::size_t 
 
 std::size_t HttpLoop::Impl::on_body(char* data, std::size_t size, std::size_t n, void* user) {
   auto& slot = *static_cast<Slot*>(user);
-  slot.last_progress = slot.loop->now_;
+  slot.last_progress = slot.loop.now_;
   return slot.answer.on_body({data, size * n}) ? size * n : 0;
-}
-
-curl_socket_t HttpLoop::Impl::open_socket(void* user, curlsocktype, curl_sockaddr* address) {
-  auto& slot = *static_cast<Slot*>(user);
-  const int fd = socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
-  if (fd < 0) {
-    slot.lacks_descriptors = errno == EMFILE || errno == ENFILE;
-    return CURL_SOCKET_BAD;
-  }
-  auto& watched = slot.loop->watched_;
-  if (watched.size() <= static_cast<std::size_t>(fd)) watched.resize(static_cast<std::size_t>(fd) + 64);
-  watched[static_cast<std::size_t>(fd)] = {true, 0, 0};
-  return fd;
-}
-
-int HttpLoop::Impl::close_socket(void* user, curl_socket_t fd) {
-  auto& watched = static_cast<Impl*>(user)->watched_;
-  if (static_cast<std::size_t>(fd) < watched.size())
-    watched[static_cast<std::size_t>(fd)] = {};  // closing takes it out of epoll
-  return close(fd);
-}
-
-void HttpLoop::Impl::watch(int fd, std::uint32_t wanted) {
-  if (watched_.size() <= static_cast<std::size_t>(fd)) watched_.resize(static_cast<std::size_t>(fd) + 64);
-  Watched& watched = watched_[static_cast<std::size_t>(fd)];
-  watched.wanted = wanted;
-  // Between two requests of a kept connection the interest goes and comes back: for sockets of ours epoll may keep it
-  // meanwhile.
-  if (wanted == watched.told || (wanted == 0 && watched.is_ours)) return;
-  epoll_event event{};
-  event.events = wanted;
-  event.data.fd = fd;
-  const int operation = wanted == 0 ? EPOLL_CTL_DEL : watched.told == 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD;
-  if (epoll_ctl(epoll_, operation, fd, &event) != 0 && operation == EPOLL_CTL_ADD && errno == EEXIST) {
-    epoll_ctl(epoll_, EPOLL_CTL_MOD, fd, &event);
-  }
-  watched.told = wanted;
-}
-
-int HttpLoop::Impl::on_socket(CURL*, curl_socket_t fd, int what, void* user, void*) {
-  std::uint32_t wanted = 0;
-  if (what == CURL_POLL_IN || what == CURL_POLL_INOUT) wanted |= EPOLLIN;
-  if (what == CURL_POLL_OUT || what == CURL_POLL_INOUT) wanted |= EPOLLOUT;
-  static_cast<Impl*>(user)->watch(fd, wanted);
-  return 0;
-}
-
-int HttpLoop::Impl::on_timer(CURLM*, long timeout_ms, void* user) {
-  auto& loop = *static_cast<Impl*>(user);
-  loop.curl_due_ = timeout_ms < 0 ? Nanos::max() : loop.clock_.now() + std::chrono::milliseconds(timeout_ms);
-  return 0;
 }
 
 HttpLoop::HttpLoop(JobOwner& owner, Dialect& s3, Dialect& plain, HttpSettings settings, const Clock& clock)

@@ -18,11 +18,7 @@ struct HttpSettings {
   bool verify_tls = true;
 };
 
-/// One thread that carries many HTTP requests at a time: libcurl's multi interface over epoll, connections and handles
-/// reused.
-///
-/// Not libcurl's own poll loop: that looks at every connection on every turn, this one only at those where something
-/// happened, so 1,024 in flight cost per request what 32 do.
+/// One thread that carries many HTTP requests at a time, see `Transfers`: connections and handles are used again.
 class HttpLoop {
  public:
   /// Everything borrowed must outlive the loop. `worker` is its number at the owner, who calls `wake` when there is
