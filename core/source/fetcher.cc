@@ -166,10 +166,18 @@ Status Fetcher::Impl::start() {
   pool_.start();
   if (settings_.cache.dir.empty()) return {};
   const S3Endpoint& s3 = s3_->endpoint();
-  STOKER_TRY(cache_, CacheStage::create(
-                         settings_.cache, s3.scheme + "://" + s3.host + s3.base_path, clock_,
-                         [this](auto job) { network_.push(std::move(job)); },
-                         [this](auto job) { answer(std::move(job), FetchedObject()); }));
+  auto cache = CacheStage::create(
+      settings_.cache, s3.scheme + "://" + s3.host + s3.base_path, clock_,
+      [this](auto job) { network_.push(std::move(job)); },
+      [this](auto job) { answer(std::move(job), FetchedObject()); });
+  if (cache.ok()) {
+    cache_ = std::move(cache).value();
+  } else if (cache.status().code() == Code::kUnavailable) {  // a full disk ends no run
+    log(LogLevel::kWarning,
+        fmt::format("cache: {}: {}; going on without it", settings_.cache.dir, cache.status().message()));
+  } else {
+    return std::move(cache).status();
+  }
   return {};
 }
 

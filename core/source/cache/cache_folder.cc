@@ -166,25 +166,29 @@ Result<std::unique_ptr<CacheFolder>> CacheFolder::open(const std::string& dir) {
   const auto wrong = [&](const std::string& why) {
     return Status(Reason::kSettings, fmt::format("cache.dir: {}: {}", dir, why));
   };
-  const auto failed = [&] { return wrong(std::generic_category().message(errno)); };
+  const auto failed = [&](int error) {
+    const bool is_disk = error == ENOSPC || error == EDQUOT || error == EIO || error == EROFS;
+    const std::string why = std::generic_category().message(error);
+    return is_disk ? Status(Reason::kFetchIo, why) : wrong(why);
+  };
   std::error_code error;
   std::filesystem::create_directories(dir, error);
-  if (error) return wrong(error.message());
+  if (error) return failed(error.value());
   const std::string path = dir + "/" + kSubfolder;
   std::unique_ptr<CacheFolder> folder(new CacheFolder());
-  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return failed();
+  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return failed(errno);
   folder->root_ = OwnedFd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
   struct stat info {};
-  if (!folder->root_.is_open() || fstat(folder->root_.get(), &info) != 0) return failed();
+  if (!folder->root_.is_open() || fstat(folder->root_.get(), &info) != 0) return failed(errno);
   if (info.st_uid != geteuid()) return wrong("it is another user's; name a folder of your own");
-  if (mkdirat(folder->root_.get(), "tmp", 0700) != 0 && errno != EEXIST) return failed();
+  if (mkdirat(folder->root_.get(), "tmp", 0700) != 0 && errno != EEXIST) return failed(errno);
   folder->temporary_ = OwnedFd(open_folder(folder->root_.get(), "tmp"));
   const auto open_file = [&](const char* name) {
     return OwnedFd(openat(folder->root_.get(), name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   };
   folder->users_ = open_file("users");
   folder->totals_ = open_file("totals");
-  if (!folder->temporary_.is_open() || !folder->users_.is_open() || !folder->totals_.is_open()) return failed();
+  if (!folder->temporary_.is_open() || !folder->users_.is_open() || !folder->totals_.is_open()) return failed(errno);
   folder->name_start_ = fmt::format("{}-{:08x}", getpid(), std::random_device()());
   return folder;
 }

@@ -44,7 +44,8 @@ struct CacheTotals {
 /// Every count errs to the side of too much, so that the limit holds at all times.
 class CacheFolder {
  public:
-  /// Makes the folder, readable for its owner only. @return SETTINGS if it cannot be made or is another user's.
+  /// Makes the folder, readable for its owner only. @return SETTINGS if it cannot be made or is another user's;
+  /// FETCH_IO if the disk is full or fails.
   static Result<std::unique_ptr<CacheFolder>> open(const std::string& dir);
 
   /// Joins those who use the folder; whoever is alone counts what is there, clears up, and gives more places room if

@@ -119,6 +119,16 @@ TEST_F(CachedFetcher, AnotherFetcherHitsWhatOneKept) {
   EXPECT_EQ(store_.n_bodies_, 20);
 }
 
+TEST_F(CachedFetcher, PlainHttpIsKeptToo) {
+  auto fetcher = cached();
+  const std::string url = server_.endpoint() + "/b/1?signed=with%20a%20SECRET";
+  const std::string expected = object_of("/b/1?signed=with%20a%20SECRET");
+  EXPECT_EQ(text(*fetcher->fetch(media(url))), expected);
+  wait_until_written(*fetcher, 1);
+  EXPECT_EQ(text(*fetcher->fetch(media(url))), expected);
+  EXPECT_EQ(store_.n_unchanged_, 1);
+}
+
 TEST_F(CachedFetcher, AChangedObjectIsNeverTheOldOne) {
   keep(20);
   auto fetcher = cached();

@@ -36,7 +36,7 @@ class DiskCache {
   static constexpr Nanos kFirstRest = std::chrono::minutes(1);
   static constexpr Nanos kLongestRest = std::chrono::hours(1);
 
-  /// Makes the folder and starts the thread that writes. @return SETTINGS.
+  /// Makes the folder and starts the thread that writes. @return As CacheFolder::open.
   static Result<std::unique_ptr<DiskCache>> open(CacheSettings settings, const Clock& clock);
   ~DiskCache();
   DiskCache(const DiskCache&) = delete;

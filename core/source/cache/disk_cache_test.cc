@@ -3,11 +3,13 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/file.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <list>
@@ -241,12 +243,16 @@ TEST(DiskCache, EveryEpochHitsTheShareThatFits) {
       }
       cache->drain();
       EXPECT_LE(cache->stats().used_bytes, kLimit);
-      if (epoch == 0) continue;
+      if (epoch == 0) {
+        EXPECT_NEAR(static_cast<double>(cache->stats().n_written), kObjects / 4 * (1 + std::log(4.)), kObjects / 20.);
+        continue;
+      }
       EXPECT_LE(n_hits / kObjects, 0.25);
       EXPECT_GE(n_hits / kObjects, 0.25 * (1 - 3 / 64.));  // a 64th of the limit may be free, and the last block
       EXPECT_NEAR(cache->stats().share, 0.25, 0.04);       // three deviations of 250 objects' places
       EXPECT_LE(n_lru_hits / kObjects, is_shuffled ? 0.07 : 0) << "the trap";
     }
+    EXPECT_LE(cache->stats().n_written, kObjects * 2 / 3) << "later epochs write next to nothing";
     EXPECT_GT(cache->stats().n_evicted, 0);
     EXPECT_EQ(cache->stats().n_lagging, 0);
   }
@@ -403,6 +409,28 @@ TEST(DiskCache, AFullDiskRestsWritingWithOneLine) {
   EXPECT_EQ(folder.entries().size(), 2U);
   EXPECT_EQ(cache->stats().used_bytes, folder.footprint());
   EXPECT_EQ(warnings.lines().size(), 1U);
+}
+
+TEST(DiskCache, ADiskThatIsReallyFull) {
+  const Folder folder;
+  if (mount("none", folder.path().c_str(), "tmpfs", 0, "size=256k,nr_inodes=200") != 0) GTEST_SKIP() << "only root may mount a disk";
+  {
+    const Warnings warnings;
+    auto cache = open(folder, 1 << 20);
+    for (int i = 0; i < 10; ++i) put(*cache, i, 50'000);
+    ASSERT_EQ(warnings.lines().size(), 1U);
+    EXPECT_THAT(warnings.lines()[0], HasSubstr("No space left on device; nothing more is kept for 1 minutes"));
+    const std::size_t n_kept = folder.entries().size();
+    EXPECT_GE(n_kept, 3U);
+    int n_found = 0;
+    for (int i = 0; i < 10; ++i) n_found += cache->read(key_of(i), {}) ? 1 : 0;
+    EXPECT_EQ(n_found, static_cast<int>(n_kept));
+    EXPECT_EQ(cache->stats().n_damaged, 0);
+  }
+  for (int i = 0; i < 1000; ++i) write_file(fmt::format("{}/fill{}", folder.path(), i), "x");
+  EXPECT_EQ(CacheFolder::open(folder.path() + "/another").status().reason(), Reason::kFetchIo);
+  EXPECT_TRUE(open(folder, 1 << 20)->read(key_of(0), {})) << "what is there is still served";
+  umount(folder.path().c_str());
 }
 
 TEST(DiskCache, SomebodyWhoDeletesTheFolderHarmsNobody) {
