@@ -17,6 +17,7 @@
 #include "bind.h"
 #include "engine/loader.h"
 #include "exec/cpu.h"
+#include "key_source.h"
 #include "text_options.h"
 #include "user_code.h"
 
@@ -168,7 +169,7 @@ void bind_settings(nb::module_& m) {
           "set_storage",
           [](LoaderSettings& s, std::string endpoint, std::string region, std::string access_key_id,
              std::string secret_access_key, std::string session_token, std::string profile, bool anonymous,
-             std::string ca_file, bool verify_tls) {
+             std::string ca_file, bool verify_tls, std::optional<nb::callable> key_source) {
             s.storage.endpoint = std::move(endpoint);
             s.storage.region = std::move(region);
             s.storage.access_key_id = std::move(access_key_id);
@@ -178,9 +179,12 @@ void bind_settings(nb::module_& m) {
             s.storage.anonymous = anonymous;
             s.storage.ca_file = std::move(ca_file);
             s.storage.verify_tls = verify_tls;
+            s.storage.key_source = key_source ? make_key_source(std::move(*key_source)) : nullptr;
           },
           nb::kw_only(), "endpoint"_a, "region"_a, "access_key_id"_a, "secret_access_key"_a, "session_token"_a,
-          "profile"_a, "anonymous"_a, "ca_file"_a, "verify_tls"_a);
+          "profile"_a, "anonymous"_a, "ca_file"_a, "verify_tls"_a, "key_source"_a = nb::none(),
+          "`key_source(afresh, is_stopped)` finds keys that the engine does not look up itself; see "
+          "stoker.credentials.");
 }
 
 void bind_batch(nb::module_& m) {

@@ -239,6 +239,7 @@ void Fetcher::Impl::stop() {
   for (auto& loop : loops_) loop->stop();
   pool_.stop();
   if (cache_) cache_->stop();
+  s3_->stop();
 }
 
 void Fetcher::Impl::set_concurrency(int concurrency) {
@@ -275,7 +276,7 @@ FetchStats Fetcher::Impl::stats() const {
 
 Result<std::unique_ptr<Fetcher>> Fetcher::create(FetchSettings settings, const Clock& clock) {
   STOKER_CHECKED(check(settings));
-  STOKER_TRY(std::unique_ptr<S3Store> s3, S3Store::create(settings.storage));
+  STOKER_TRY(std::unique_ptr<S3Store> s3, S3Store::create(settings.storage, clock));
   teach_allocator_to_keep_memory();
   auto impl = std::make_unique<Impl>(std::move(settings), clock, std::move(s3));
   STOKER_CHECKED(impl->start());

@@ -196,7 +196,9 @@ void Lane::retry_or_fail(std::unique_ptr<Job> job, Outcome outcome) {
   }
   counters_.n_retries.add(1);
   Rng rng(mix64(jitter_seed_ ^ job->sequence) + static_cast<std::uint64_t>(job->n_failures));
-  push_later(std::move(job), std::min(now + backoff(settings_.retry, job->n_failures, outcome.retry_after, rng), end));
+  // Nothing is overloaded while keys are looked for: the wait need not grow.
+  const int n_failures = outcome.status.reason() == Reason::kFetchKeysPending ? 1 : job->n_failures;
+  push_later(std::move(job), std::min(now + backoff(settings_.retry, n_failures, outcome.retry_after, rng), end));
 }
 
 void Lane::set_limit(int limit) {

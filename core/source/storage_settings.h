@@ -8,6 +8,7 @@
 
 namespace stoker {
 
+class KeySource;
 class MemoryObjects;
 
 /// How a bucket stands in a URL.
@@ -40,6 +41,8 @@ struct StorageSettings {
   bool verify_tls = true;  ///< false is logged as a warning at every start
 
   Environment environment = process_environment();
+  std::shared_ptr<KeySource> key_source;        ///< for what the engine does not look up itself: roles, single sign-on,
+                                                ///< processes; absent: FETCH_CREDENTIALS
   std::shared_ptr<const MemoryObjects> memory;  ///< what mem:// reads; absent: MEDIA_NOT_FOUND
 };
 

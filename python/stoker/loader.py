@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from stoker import _core, user_code
 from stoker.batch import Batch
+from stoker.credentials import KeyFinder
 from stoker.errors import InvalidArgumentError
 from stoker.jinja import make_renderer
 from stoker.report import Report
@@ -278,6 +279,7 @@ def core_settings(settings: Settings, dp_rank: int = 0, dp_size: int = 1) -> _co
         anonymous=storage.anonymous,
         ca_file=storage.ca_file,
         verify_tls=storage.verify_tls,
+        key_source=KeyFinder(storage),
     )
     cache = settings.cache
     out.set_cache(dir=cache.dir, limit_bytes=parse_bytes(cache.limit), is_validated=cache.validate == "always")

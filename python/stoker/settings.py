@@ -154,7 +154,10 @@ class Speed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Storage:
-    """Where S3 is and who we are to it. What is empty is looked up: in ``AWS_*``, then in the profile files."""
+    """Where S3 is and who we are to it. What is empty is looked up: in ``AWS_*``, then in the profile files.
+
+    Single sign-on, roles and processes are botocore's to resolve: install ``stoker[aws]``.
+    """
 
     endpoint_url: str = ""
     region: str = ""

@@ -102,16 +102,17 @@ S3Address address_of(const S3Endpoint& endpoint, Addressing addressing, std::str
   return {fmt::format("{}.{}", bucket, endpoint.host), fmt::format("{}/{}", endpoint.base_path, key)};
 }
 
-S3Store::S3Store(const StorageSettings& settings, S3Endpoint endpoint, std::string region, bool asks_checksums)
+S3Store::S3Store(const StorageSettings& settings, S3Endpoint endpoint, std::string region, bool asks_checksums,
+                 const Clock& clock)
     : addressing_(settings.addressing),
       is_anonymous_(settings.anonymous),
       requester_pays_(settings.requester_pays),
       asks_checksums_(asks_checksums),
       endpoint_(std::move(endpoint)),
       region_(std::move(region)),
-      credentials_(settings) {}
+      credentials_(settings, clock) {}
 
-Result<std::unique_ptr<S3Store>> S3Store::create(const StorageSettings& settings) {
+Result<std::unique_ptr<S3Store>> S3Store::create(const StorageSettings& settings, const Clock& clock) {
   if (settings.access_key_id.empty() != settings.secret_access_key.empty()) {
     return Status(Reason::kSettings, "storage.access_key_id and storage.secret_access_key must be given together");
   }
@@ -134,7 +135,7 @@ Result<std::unique_ptr<S3Store>> S3Store::create(const StorageSettings& settings
     log(LogLevel::kInfo, fmt::format("s3: endpoint {}://{} (from {}), region {}", endpoint.scheme, endpoint.host,
                                      endpoint.source, region));
   return std::unique_ptr<S3Store>(
-      new S3Store(chosen, std::move(endpoint), std::move(region), validation != "when_required"));
+      new S3Store(chosen, std::move(endpoint), std::move(region), validation != "when_required", clock));
 }
 
 std::string S3Store::region_of(const std::string& bucket) const {
@@ -175,12 +176,7 @@ Result<WireRequest> S3Store::prepare(const Job& job) {
 
 std::string S3Store::shown(const std::string& code, std::string message) const {
   // A store may echo what it was sent. Keys never leave through a message.
-  if (const auto credentials = credentials_.current(); credentials.ok()) {
-    const S3Keys& keys = credentials.value().keys;
-    for (const std::string* secret : {&keys.secret_access_key, &keys.session_token, &keys.access_key_id}) {
-      if (!secret->empty() && message.find(*secret) != std::string::npos) message.clear();
-    }
-  }
+  if (credentials_.is_betrayed_by(message)) message.clear();
   if (message.size() > 200) message.resize(200);
   return message.empty() ? code : code + " (" + message + ")";
 }
@@ -204,14 +200,13 @@ Outcome S3Store::explain_redirect(const Job& job, const WireRequest& sent, const
 }
 
 Outcome S3Store::explain_credentials(const WireRequest& sent, const AnswerHead& head, const std::string& code) {
-  const auto credentials = credentials_.current();
-  const std::string provider = is_anonymous_      ? "none, anonymous"
-                               : credentials.ok() ? credentials.value().provider
-                                                  : "none";
-  Outcome outcome = Outcome::failed(Reason::kFetchCredentials,
-                                    fmt::format("the store refuses the credentials of {}: {} ({})", provider,
-                                                code.empty() ? "no reason given" : code, head.status));
-  outcome.try_again_now = !is_anonymous_ && credentials_.refresh(sent.credentials_generation);
+  const std::string provider = is_anonymous_ ? "nobody (anonymous)" : credentials_.provider();
+  const Refreshed refreshed = is_anonymous_ ? Refreshed::kSame : credentials_.refresh(sent.credentials_generation);
+  Outcome outcome =
+      Outcome::failed(refreshed == Refreshed::kPending ? Reason::kFetchKeysPending : Reason::kFetchCredentials,
+                      fmt::format("the store refuses the credentials of {}: {} ({})", provider,
+                                  code.empty() ? "no reason given" : code, head.status));
+  outcome.try_again_now = refreshed == Refreshed::kNew;
   return outcome;
 }
 

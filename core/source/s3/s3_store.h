@@ -40,17 +40,21 @@ class S3Store final : public Dialect {
  public:
   /// Settles endpoint, region and credentials by the precedence of StorageSettings; logs the choice once, without
   /// secrets.
-  static Result<std::unique_ptr<S3Store>> create(const StorageSettings& settings);
+  static Result<std::unique_ptr<S3Store>> create(const StorageSettings& settings, const Clock& clock = Clock::real());
 
   Result<WireRequest> prepare(const Job& job) override;
   Outcome explain(const Job& job, const WireRequest& sent, const AnswerHead& head,
                   std::string_view error_body) override;
 
+  /// No thread of the credentials is left.
+  void stop() { credentials_.stop(); }
+
   const std::string& region() const { return region_; }
   const S3Endpoint& endpoint() const { return endpoint_; }
 
  private:
-  S3Store(const StorageSettings& settings, S3Endpoint endpoint, std::string region, bool asks_checksums);
+  S3Store(const StorageSettings& settings, S3Endpoint endpoint, std::string region, bool asks_checksums,
+          const Clock& clock);
 
   std::string region_of(const std::string& bucket) const STOKER_EXCLUDES(mu_);
   Outcome explain_redirect(const Job& job, const WireRequest& sent, const AnswerHead& head, const std::string& region,

@@ -70,6 +70,9 @@ class _Server:
             case "behave":
                 self._behave(Behaviour.from_dict(order["behaviour"]))
                 return {}
+            case "rotate":
+                self._service.rotate(Credentials(**order["credentials"]))
+                return {}
             case other:
                 return {"error": f"unknown order {other!r}"}
 

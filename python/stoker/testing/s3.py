@@ -59,6 +59,7 @@ class S3Service:
         self.log: deque[Seen] = deque(maxlen=n_log)
         self._store = store
         self._credentials = credentials
+        self._expired_ids: set[str] = set()
         self._region = region
         self._anonymous_buckets = frozenset(anonymous_buckets)
         self._n_asked: dict[tuple[str, str], int] = {}
@@ -67,6 +68,12 @@ class S3Service:
         """Changes it for the requests to come; the counts per key start anew."""
         self._behaviour = behaviour
         self._n_asked.clear()
+
+    def rotate(self, credentials: Credentials) -> None:
+        """From now on only these keys are let in; what comes with earlier ones has expired."""
+        self._expired_ids.add(self._credentials.access_key_id)
+        self._expired_ids.discard(credentials.access_key_id)
+        self._credentials = credentials
 
     def respond(self, request: Request) -> Answer:
         """Returns the answer to one request; never raises for what a client may send."""
@@ -107,6 +114,8 @@ class S3Service:
         said = parse_authorization(given)
         if said is None or not {"x-amz-date", "x-amz-content-sha256", "host"} <= headers.keys():
             return _error(400, "AuthorizationHeaderMalformed", "The authorization header is malformed.")
+        if said.access_key_id in self._expired_ids:
+            return _error(400, "ExpiredToken", "The provided token has expired.")
         if said.access_key_id != self._credentials.access_key_id:
             return _error(
                 403, "InvalidAccessKeyId", "The AWS Access Key Id you provided does not exist in our records."

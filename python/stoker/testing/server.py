@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import dataclasses
 import http.client
 import json
 import os
@@ -165,11 +166,7 @@ class StorageServer:
         """Puts one object, by a signed request like any other client's."""
         key_path = f"/{bucket}/{key}"
         headers = sign(
-            credentials=Credentials(
-                access_key_id=self.access_key_id,
-                secret_access_key=self.secret_access_key,
-                session_token=self.session_token,
-            ),
+            credentials=self._credentials(),
             region=self.region,
             method="PUT",
             host=f"127.0.0.1:{self.port}",
@@ -255,6 +252,18 @@ class StorageServer:
     def behave(self, behaviour: Behaviour) -> None:
         """Changes latency, faults and bandwidth for the requests that come from now on; counts per key start anew."""
         self._ask({"op": "behave", "behaviour": behaviour.to_dict()})
+
+    def rotate(self, access_key_id: str, secret_access_key: str, session_token: str | None = None) -> None:
+        """From now on lets in these keys only; what comes with the earlier ones is answered with ExpiredToken."""
+        self.access_key_id, self.secret_access_key, self.session_token = access_key_id, secret_access_key, session_token
+        self._ask({"op": "rotate", "credentials": dataclasses.asdict(self._credentials())})
+
+    def _credentials(self) -> Credentials:
+        return Credentials(
+            access_key_id=self.access_key_id,
+            secret_access_key=self.secret_access_key,
+            session_token=self.session_token,
+        )
 
     def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
         with self._control_mutex:
