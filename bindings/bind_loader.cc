@@ -6,7 +6,9 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <map>
 #include <memory>
 #include <string>
@@ -167,24 +169,41 @@ void bind_settings(nb::module_& m) {
           nb::kw_only(), "identity"_a, "row"_a.none(), "size"_a.none(), "picture"_a.none())
       .def(
           "set_storage",
-          [](LoaderSettings& s, std::string endpoint, std::string region, std::string access_key_id,
-             std::string secret_access_key, std::string session_token, std::string profile, bool anonymous,
-             std::string ca_file, bool verify_tls, std::optional<nb::callable> key_source) {
+          [](LoaderSettings& s, std::string endpoint, std::string region, const std::string& addressing,
+             std::string access_key_id, std::string secret_access_key, std::string session_token, std::string profile,
+             bool anonymous, bool requester_pays, std::string ca_file, bool verify_tls,
+             std::optional<nb::callable> key_source) {
             s.storage.endpoint = std::move(endpoint);
             s.storage.region = std::move(region);
+            s.storage.addressing = addressing == "path"      ? Addressing::kPath
+                                   : addressing == "virtual" ? Addressing::kVirtualHost
+                                                             : Addressing::kAuto;
             s.storage.access_key_id = std::move(access_key_id);
             s.storage.secret_access_key = std::move(secret_access_key);
             s.storage.session_token = std::move(session_token);
             s.storage.profile = std::move(profile);
             s.storage.anonymous = anonymous;
+            s.storage.requester_pays = requester_pays;
             s.storage.ca_file = std::move(ca_file);
             s.storage.verify_tls = verify_tls;
             s.storage.key_source = key_source ? make_key_source(std::move(*key_source)) : nullptr;
           },
-          nb::kw_only(), "endpoint"_a, "region"_a, "access_key_id"_a, "secret_access_key"_a, "session_token"_a,
-          "profile"_a, "anonymous"_a, "ca_file"_a, "verify_tls"_a, "key_source"_a = nb::none(),
+          nb::kw_only(), "endpoint"_a, "region"_a, "addressing"_a, "access_key_id"_a, "secret_access_key"_a,
+          "session_token"_a, "profile"_a, "anonymous"_a, "requester_pays"_a, "ca_file"_a, "verify_tls"_a,
+          "key_source"_a = nb::none(),
           "`key_source(afresh, is_stopped)` finds keys that the engine does not look up itself; see "
-          "stoker.credentials.");
+          "stoker.credentials.")
+      .def(
+          "set_timeouts",
+          [](LoaderSettings& s, double connect_s, double first_byte_s, double stall_s, double object_s) {
+            const auto ms = [](double seconds) {
+              return std::chrono::milliseconds(std::max<std::int64_t>(1, std::llround(seconds * 1e3)));
+            };
+            s.timeouts = {ms(connect_s), ms(first_byte_s), ms(stall_s),
+                          object_s > 0 ? ms(object_s) : std::chrono::milliseconds(0)};
+          },
+          nb::kw_only(), "connect_s"_a, "first_byte_s"_a, "stall_s"_a, "object_s"_a,
+          "How long one try may take to connect, to the first byte, without a byte, in all (0: as long as it comes).");
 }
 
 void bind_batch(nb::module_& m) {

@@ -16,7 +16,7 @@ FetchSettings fetch_settings(const LoaderSettings& settings) {
           .n_file_threads = std::clamp(settings.speed.fetch_concurrency, 1, 16),
           .hedge_share = settings.speed.hedge_share,
           .outage_limit_s = settings.outage_limit_s,
-          .timeouts = {},
+          .timeouts = settings.timeouts,
           .retry = {},
           .storage = settings.storage,
           .cache = settings.cache};

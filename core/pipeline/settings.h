@@ -92,6 +92,7 @@ struct LoaderSettings {
   BadSampleSettings bad_samples;
   StorageSettings storage;
   CacheSettings cache;
+  FetchTimeouts timeouts;
   double outage_limit_s = 600;
   std::string index_dir;
   std::int32_t dp_rank = 0;

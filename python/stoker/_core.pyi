@@ -109,7 +109,7 @@ def image_patches(data: bytes, target: tuple[int, int], patch: int = 16, merge: 
 @overload
 def image_patches(pixels: Annotated[NDArray[numpy.uint8], dict(shape=(None, None, 3), order='C', device='cpu', writable=False)], target: tuple[int, int], patch: int = 16, merge: int = 2, *, resizer: str = 'aten') -> NDArray[numpy.uint8]: ...
 
-def fetch(url: str, *, offset: int = 0, length: int | None = None, storage: dict = {}, outage_limit_s: float = 600.0, environ: Mapping[str, str] | None = None) -> tuple:
+def fetch(url: str, *, offset: int = 0, length: int | None = None, if_match: str = '', storage: dict = {}, outage_limit_s: float = 600.0, environ: Mapping[str, str] | None = None) -> tuple:
     """
     Reads one object or a part of it: (bytes, bytes in all, tag). `storage` holds settings by name; `environ` replaces the process's environment.
     """
@@ -315,7 +315,15 @@ class LoaderSettings:
 
     def set_user_code(self, *, identity: str, row: object | None, size: object | None, picture: object | None) -> None: ...
 
-    def set_storage(self, *, endpoint: str, region: str, access_key_id: str, secret_access_key: str, session_token: str, profile: str, anonymous: bool, ca_file: str, verify_tls: bool) -> None: ...
+    def set_storage(self, *, endpoint: str, region: str, addressing: str, access_key_id: str, secret_access_key: str, session_token: str, profile: str, anonymous: bool, requester_pays: bool, ca_file: str, verify_tls: bool, key_source: Callable | None = None) -> None:
+        """
+        `key_source(afresh, is_stopped)` finds keys that the engine does not look up itself; see stoker.credentials.
+        """
+
+    def set_timeouts(self, *, connect_s: float, first_byte_s: float, stall_s: float, object_s: float) -> None:
+        """
+        How long one try may take to connect, to the first byte, without a byte, in all (0: as long as it comes).
+        """
 
 class BatchCounts:
     @property

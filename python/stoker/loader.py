@@ -40,7 +40,7 @@ class SampleOrigin:
     """From 1, blank lines counted."""
     byte_offset: int
     media: tuple[str, ...]
-    """References as the row has them."""
+    """References as the row has them; of http URLs without the query, which may be a signature."""
 
 
 class Loader:
@@ -272,17 +272,25 @@ def core_settings(settings: Settings, dp_rank: int = 0, dp_size: int = 1) -> _co
     out.set_storage(
         endpoint=storage.endpoint_url,
         region=storage.region,
+        addressing=storage.addressing,
         access_key_id=storage.access_key_id,
         secret_access_key=storage.secret_access_key,
         session_token=storage.session_token,
         profile=storage.profile,
         anonymous=storage.anonymous,
+        requester_pays=storage.requester_pays,
         ca_file=storage.ca_file,
         verify_tls=storage.verify_tls,
         key_source=KeyFinder(storage),
     )
     cache = settings.cache
     out.set_cache(dir=cache.dir, limit_bytes=parse_bytes(cache.limit), is_validated=cache.validate == "always")
+    out.set_timeouts(
+        connect_s=storage.connect_timeout_s,
+        first_byte_s=storage.first_byte_timeout_s,
+        stall_s=storage.stall_timeout_s,
+        object_s=storage.object_timeout_s,
+    )
     user_code.attach(settings.user_code, out)
     return out
 

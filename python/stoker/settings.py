@@ -161,13 +161,27 @@ class Storage:
 
     endpoint_url: str = ""
     region: str = ""
+    addressing: Literal["auto", "path", "virtual"] = "auto"
+    """``endpoint/bucket/key`` or ``bucket.endpoint/key``; auto: path for an endpoint of one's own."""
     access_key_id: str = field(default="", repr=False)
     secret_access_key: str = field(default="", repr=False)
     session_token: str = field(default="", repr=False)
     profile: str = ""
     anonymous: bool = False
+    """Public buckets: nothing is signed."""
+    requester_pays: bool = False
+    """Buckets whose readers pay: you agree to."""
     ca_file: str = ""
+    """PEM bundle; else ``AWS_CA_BUNDLE``, else the system's."""
     verify_tls: bool = True
+    connect_timeout_s: float = 10.0
+    """For name, connection and TLS. This and the next three are for one try; see also `outage_limit_s`."""
+    first_byte_timeout_s: float = 30.0
+    """From the start of a request to the first byte of its answer."""
+    stall_timeout_s: float = 30.0
+    """Without a single byte of the body; an object that keeps coming is never given up."""
+    object_timeout_s: float = 0.0
+    """For a whole object; 0: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -353,6 +367,9 @@ class Settings:
             value = getattr(self.speed, name)
             _require(value == "auto" or least <= value <= most, f"speed.{name} must be from {least} to {most}")
         _require(0 <= self.speed.hedge_share <= 0.5, "speed.hedge_share must be from 0 to 0.5")
+        for name in ("connect_timeout_s", "first_byte_timeout_s", "stall_timeout_s"):
+            _require(0 < getattr(self.storage, name) <= 86400, f"storage.{name} must be above 0 and at most 86400")
+        _require(0 <= self.storage.object_timeout_s <= 86400, "storage.object_timeout_s must be from 0 to 86400")
         _require(0 < parse_bytes(self.speed.memory_limit) < 2**48, "speed.memory_limit must be from 1 byte to 256 TiB")
         _require("://" not in self.cache.dir, "cache.dir must be a folder on a local disk")
         least = 1 if self.cache.dir else 0
