@@ -91,11 +91,16 @@ std::pair<std::string, Pairs> sign_s3(const std::string& host, const std::string
   request.host = host;
   request.path = path;
   request.query = query;
-  request.headers = headers;
+  request.headers.assign(headers.begin(), headers.end());
   SigV4 signer;
-  Signature s = signer.sign(request, {access_key_id, secret_access_key, session_token}, region,
-                            static_cast<std::time_t>(unix_time));
-  return {s.encoded_path + (s.encoded_query.empty() ? "" : "?" + s.encoded_query), std::move(s.headers)};
+  const Signature s = signer.sign(request, {access_key_id, secret_access_key, session_token}, region,
+                                  static_cast<std::time_t>(unix_time));
+  Pairs sent;
+  for (const std::string& line : s.headers) {
+    const std::size_t colon = line.find(": ");
+    sent.emplace_back(line.substr(0, colon), line.substr(colon + 2));
+  }
+  return {s.encoded_path + (s.encoded_query.empty() ? "" : "?" + s.encoded_query), std::move(sent)};
 }
 
 // How one object would be asked for, without asking: URL and header lines.

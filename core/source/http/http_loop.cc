@@ -19,7 +19,11 @@ namespace {
 // Until a store has answered once, few are asked: a thousand name lookups and handshakes at the same moment help
 // nobody.
 constexpr std::size_t kFirstInFlight = 32;
+// What libcurl holds for each request in flight, outside of the memory budget: less where there are many. The smaller
+// size costs 4 % of CPU time.
+constexpr std::size_t kRoomySlots = 512;
 constexpr long kReceiveBytes = 64 * 1024;
+constexpr long kReceiveBytesOfMany = 16 * 1024;
 constexpr long kMaxRedirects = 5;
 constexpr int kSameForProof = 3;
 
@@ -197,7 +201,7 @@ void HttpLoop::Impl::configure(Slot& slot) {
   curl_easy_setopt(easy, CURLOPT_REDIR_PROTOCOLS_STR, "http,https");
   curl_easy_setopt(easy, CURLOPT_MAXREDIRS, kMaxRedirects);
   curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
-  curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, kReceiveBytes);
+  curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, active_.size() < kRoomySlots ? kReceiveBytes : kReceiveBytesOfMany);
   curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(settings_.timeouts.connect.count()));
   curl_easy_setopt(easy, CURLOPT_DNS_SHUFFLE_ADDRESSES, 1L);
   curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L);  // a name server that does not answer must not hold up stop

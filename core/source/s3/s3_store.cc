@@ -168,7 +168,7 @@ Result<WireRequest> S3Store::prepare(const Job& job) {
     Signature signature = signer_.sign(request, credentials.keys, wire.region,
                                        std::time(nullptr) + clock_skew_s_.load(std::memory_order_relaxed));
     wire.url = endpoint_.scheme + "://" + address.host + signature.encoded_path;
-    for (auto& [name, value] : signature.headers) wire.headers.push_back(name + ": " + value);
+    wire.headers = std::move(signature.headers);
   }
   add_conditions(job, wire.headers);
   return wire;

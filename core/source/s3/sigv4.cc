@@ -61,10 +61,12 @@ class Hasher {
 
 void append_hex(std::string& out, const Hasher::Hash& bytes) {
   static constexpr std::string_view kHex = "0123456789abcdef";
-  for (const unsigned char byte : bytes) {
-    out += kHex[byte >> 4];
-    out += kHex[byte & 15];
+  std::array<char, 2 * sizeof(Hasher::Hash)> text;
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    text[2 * i] = kHex[bytes[i] >> 4];
+    text[2 * i + 1] = kHex[bytes[i] & 15];
   }
+  out.append(text.data(), text.size());
 }
 
 std::string timestamp(std::time_t now) {
@@ -75,6 +77,11 @@ std::string timestamp(std::time_t now) {
   return fmt::format("{:04}{:02}{:02}T{:02}{:02}{:02}Z", static_cast<int>(day.year()),
                      static_cast<unsigned>(day.month()), static_cast<unsigned>(day.day()), time.hours().count(),
                      time.minutes().count(), time.seconds().count());
+}
+
+void append_line(std::string& out, std::string_view name, std::string_view value) {
+  out.reserve(name.size() + 2 + value.size());
+  out.append(name).append(": ").append(value);
 }
 
 // Outer blanks go, inner runs become one: the form in which values are signed.
@@ -121,16 +128,14 @@ Signature SigV4::sign(const SignedRequest& request, const S3Keys& keys, std::str
   Signature out;
   out.encoded_path = percent_encode(request.path, true);
   out.encoded_query = canonical_query(request.query);
-  out.headers.reserve(request.headers.size() + 4);
-  out.headers.insert(out.headers.end(), request.headers.begin(), request.headers.end());
-  out.headers.emplace_back("x-amz-content-sha256", request.payload_sha256);
-  out.headers.emplace_back("x-amz-date", stamp);
-  if (!keys.session_token.empty()) out.headers.emplace_back("x-amz-security-token", keys.session_token);
-
-  std::vector<std::pair<std::string_view, std::string_view>> signed_headers;
-  signed_headers.reserve(out.headers.size() + 1);
+  std::vector<std::pair<std::string_view, std::string_view>> signed_headers = request.headers;
+  signed_headers.reserve(request.headers.size() + 4);
+  signed_headers.emplace_back("x-amz-content-sha256", request.payload_sha256);
+  signed_headers.emplace_back("x-amz-date", stamp);
+  if (!keys.session_token.empty()) signed_headers.emplace_back("x-amz-security-token", keys.session_token);
+  out.headers.reserve(signed_headers.size() + 2);  // one is for the caller to add
+  for (const auto& [name, value] : signed_headers) append_line(out.headers.emplace_back(), name, value);
   signed_headers.emplace_back("host", request.host);
-  signed_headers.insert(signed_headers.end(), out.headers.begin(), out.headers.end());
   std::sort(signed_headers.begin(), signed_headers.end());
   std::string names, canonical;
   names.reserve(128);
@@ -154,12 +159,14 @@ Signature SigV4::sign(const SignedRequest& request, const S3Keys& keys, std::str
   to_sign.reserve(192);
   to_sign.append("AWS4-HMAC-SHA256\n").append(stamp).append("\n").append(scope).append("\n");
   append_hex(to_sign, hasher.hash({canonical}));
-  std::string authorization;
+  std::string& authorization = out.headers.emplace_back();
   authorization.reserve(256 + names.size());
-  authorization.append("AWS4-HMAC-SHA256 Credential=").append(keys.access_key_id).append("/").append(scope);
+  authorization.append("authorization: AWS4-HMAC-SHA256 Credential=")
+      .append(keys.access_key_id)
+      .append("/")
+      .append(scope);
   authorization.append(", SignedHeaders=").append(names).append(", Signature=");
   append_hex(authorization, hasher.hmac(signing_key(keys, region, day), to_sign));
-  out.headers.emplace_back("authorization", std::move(authorization));
   return out;
 }
 

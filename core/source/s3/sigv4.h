@@ -24,16 +24,17 @@ struct SignedRequest {
   std::string_view method = "GET";
   std::string_view host;
   std::string_view path;
-  std::vector<std::pair<std::string, std::string>> query;    ///< literal
-  std::vector<std::pair<std::string, std::string>> headers;  ///< further ones to sign; names in lower case
+  std::vector<std::pair<std::string, std::string>> query;              ///< literal
+  std::vector<std::pair<std::string_view, std::string_view>> headers;  ///< further ones to sign; names in lower case
   std::string_view payload_sha256 = kEmptyPayloadSha256;
 };
 
 struct Signature {
   std::string encoded_path;
   std::string encoded_query;  ///< without "?"; empty: none
-  /// All headers to send beside Host, in lower case: the given ones, x-amz-*, authorization.
-  std::vector<std::pair<std::string, std::string>> headers;
+  /// All headers to send beside Host, each as "name: value", names in lower case: the given ones, x-amz-*,
+  /// authorization.
+  std::vector<std::string> headers;
 };
 
 /// AWS Signature Version 4 for S3. The signing key of a day is made once and kept.
