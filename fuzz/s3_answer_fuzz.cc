@@ -26,8 +26,8 @@ void read_answer(std::string_view text, bool with_range, bool is_continuation) {
   const std::uint64_t max_object_bytes = 1 << 16;
   std::optional<stoker::Partial> partial;
   if (is_continuation) partial = {.bytes = stoker::Buffer(40), .n_filled = 7, .total_bytes = 100, .etag = "\"t\""};
-  answer.begin(with_range ? 3 : 0, with_range ? std::optional<std::uint64_t>(40) : std::nullopt, max_object_bytes,
-               std::move(partial));
+  answer.begin(with_range ? 3 : 0, with_range ? std::optional<std::uint64_t>(40) : std::nullopt,
+               {.max_object_bytes = max_object_bytes}, std::move(partial));
   while (!text.empty()) {
     const std::size_t end = text.find('\n');
     const std::string_view line = text.substr(0, end == std::string_view::npos ? text.size() : end + 1);

@@ -82,6 +82,7 @@ struct Part {
 };
 
 Status as_manifest(Status status, const std::string& url) {
+  if (status.reason() == Reason::kMediaEncoding) return {Reason::kManifest, status.message()};
   if (status.reason() != Reason::kMediaChanged) return status;
   return {Reason::kManifest, url + " changed while it was read"};
 }
@@ -95,7 +96,10 @@ Status download(Fetcher& fetcher, const std::string& url, const std::string& pat
   FetchRequest first;
   first.url = url;
   first.length = kPartBytes;
-  STOKER_TRY(FetchedObject begin, fetcher.fetch(first, stop));
+  first.as_stored = true;  // in parts; whoever reads the file unpacks it
+  Result<FetchedObject> beginning = fetcher.fetch(first, stop);
+  if (!beginning.ok()) return as_manifest(std::move(beginning).status(), url);
+  const FetchedObject begin = std::move(beginning).value();
   STOKER_CHECKED(file.append(begin.bytes.bytes()));
   const std::uint64_t total = begin.total_bytes;
   std::uint64_t done = begin.bytes.size();
@@ -115,6 +119,7 @@ Status download(Fetcher& fetcher, const std::string& url, const std::string& pat
       request.offset = asked;
       request.length = std::min(kPartBytes, total - asked);
       request.if_match = begin.etag;
+      request.as_stored = true;
       request.stop = cancel.get_token();
       auto part = std::make_shared<Part>();
       parts.push_back(part);

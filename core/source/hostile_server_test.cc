@@ -1,10 +1,15 @@
 // What servers do wrong. Every case ends in the right data, an error that says what happened, or a pause that ends.
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
 #include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <thread>
 
 #include <fmt/format.h>
@@ -410,6 +415,63 @@ TEST(HostileServer, AChecksumThatIsAlwaysWrongIsProof) {
   });
   settings.storage.endpoint = unasked.endpoint();
   EXPECT_TRUE(make(settings)->fetch(request_for("s3://b/k")).ok());
+}
+
+// A store that packs what it was not asked to pack.
+TEST(HostileServer, PackedBodiesAreUnpackedWholeAndInParts) {
+  constexpr int kGzip = 31, kZlib = 15;
+  const std::string text_of_all = object_of("rows", 300'000);
+  LoopbackServer server([&](const ServerRequest& r) {
+    EXPECT_EQ(r.headers.at("accept-encoding"), "identity");
+    const bool is_gzip = r.target.starts_with("/b/gzip");
+    ServerReply reply = serve_bytes(r, r.target == "/b/bomb" ? packed(std::string(5'000'000, 'x'), kGzip)
+                                                             : packed(text_of_all, is_gzip ? kGzip : kZlib));
+    if (r.target == "/b/gzip/damaged" && reply.body.size() > 100) reply.body[100] ^= 0x55;
+    if (reply.status != 416)
+      reply.headers.emplace_back("Content-Encoding", r.target == "/b/br"        ? "br"
+                                                     : r.target == "/b/deflate" ? "deflate"
+                                                                                : "gzip");
+    return reply;
+  });
+  auto settings = settings_for(server);
+  settings.max_object_bytes = 4'000'000;
+  const auto fetcher = make(settings);
+  const auto get = [&](const char* key, std::uint64_t offset = 0, std::optional<std::uint64_t> length = std::nullopt) {
+    return fetcher->fetch({.url = std::string("s3://b/") + key, .offset = offset, .length = length});
+  };
+  for (const char* key : {"gzip", "deflate"}) {
+    auto whole = get(key);
+    ASSERT_TRUE(whole.ok()) << whole.status().to_string();
+    EXPECT_EQ(text(*whole), text_of_all);
+    EXPECT_EQ(whole->total_bytes, text_of_all.size());
+    auto part = get(key, 100, 50);
+    ASSERT_TRUE(part.ok()) << part.status().to_string();
+    EXPECT_EQ(text(*part), text_of_all.substr(100, 50));
+    EXPECT_EQ(part->total_bytes, text_of_all.size());
+    auto tail = get(key, 299'990);  // far behind the end of what is stored
+    ASSERT_TRUE(tail.ok()) << tail.status().to_string();
+    EXPECT_EQ(text(*tail), text_of_all.substr(299'990));
+  }
+  auto stored = fetcher->fetch({.url = "s3://b/gzip", .length = 10, .as_stored = true});
+  ASSERT_TRUE(stored.ok()) << stored.status().to_string();
+  EXPECT_EQ(text(*stored), packed(text_of_all, kGzip).substr(0, 10));
+
+  // Manifests are mirrored as they are stored: who reads the file knows gzip by its content.
+  const std::string path = ::testing::TempDir() + "stoker_packed_" + std::to_string(getpid());
+  ASSERT_TRUE(download(*fetcher, "s3://b/gzip", path).ok());
+  std::ifstream in(path, std::ios::binary);
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(in), {}), packed(text_of_all, kGzip));
+  std::filesystem::remove(path);
+  EXPECT_EQ(download(*fetcher, "s3://b/br", path).reason(), Reason::kManifest);
+
+  EXPECT_EQ(get("bomb").status().reason(), Reason::kMediaTooLarge);
+  EXPECT_EQ(get("bomb", 0, 10).status().reason(), Reason::kMediaTooLarge);
+  EXPECT_EQ(get("gzip/damaged").status().reason(), Reason::kMediaEncoding);
+  for (const auto& length : {std::optional<std::uint64_t>(10), std::optional<std::uint64_t>()}) {
+    auto unknown = get("br", 0, length);
+    EXPECT_EQ(unknown.status().reason(), Reason::kMediaEncoding) << unknown.status().to_string();
+    EXPECT_THAT(unknown.status().message(), HasSubstr("Content-Encoding \"br\""));
+  }
 }
 
 TEST(HostileServer, BurstsOfServerErrorsEnd) {

@@ -32,6 +32,7 @@ struct Job {
     int n_times = 0;       ///< that it came in a row
   };
   WrongChecksum wrong_checksum;
+  bool reads_whole = false;            ///< though a part is wanted: see Answer::needs_whole
   bool is_hedge = false;               ///< the second request of a race
   std::shared_ptr<Race> race;          ///< if the same bytes are asked for twice
   std::shared_ptr<SharedRead> shared;  ///< those who want the same bytes and did not ask

@@ -17,8 +17,8 @@ bool SharedRead::is_wanted() const {
 bool SharedReads::join(Job& job) {
   const FetchRequest& request = job.request;
   // No part can hold another's separator: the numbers come first.
-  std::string key =
-      fmt::format("{} {} {}\n{}", request.offset, request.length.value_or(UINT64_MAX), request.if_match, request.url);
+  std::string key = fmt::format("{} {} {} {}\n{}", request.offset, request.length.value_or(UINT64_MAX),
+                                request.as_stored, request.if_match, request.url);
   MutexLock lock(mu_);
   std::shared_ptr<SharedRead>& read = reads_[key];
   if (read && read->priority_ <= request.priority) {

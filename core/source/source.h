@@ -34,6 +34,9 @@ struct FetchRequest {
   std::stop_token stop = {};
   /// May come from the disk cache, and be kept there: media, not what must be noticed when it changes.
   bool is_media = false;
+  /// What a store packed (Content-Encoding: gzip, deflate) is unpacked, for a part by reading the whole; unless the
+  /// bytes are wanted just as they are stored.
+  bool as_stored = false;
 };
 
 struct FetchedObject {
@@ -116,7 +119,7 @@ struct FetchStats {
 /// bodies) is tried again with backoff, without holding up other requests, and is logged while it lasts. A request
 /// fails with
 ///  - a bad-sample reason only on proof: MEDIA_NOT_FOUND (404, 410, no such file), MEDIA_CHANGED, MEDIA_SCHEME,
-///  MEDIA_TOO_LARGE;
+///  MEDIA_TOO_LARGE, MEDIA_CHECKSUM, MEDIA_ENCODING;
 ///  - OUTAGE after `outage_limit_s` of failures; the message names the last cause;
 ///  - FETCH_CREDENTIALS, FETCH_DENIED, FETCH_REDIRECT or FETCH_TLS at once while nothing has ever been read from that
 ///  kind of storage: then

@@ -78,8 +78,10 @@ void AnswerHead::read_line(std::string_view line) {
     etag = value;
   } else if (is_name(name, "transfer-encoding")) {
     is_chunked = true;
-  } else if (is_name(name, "content-encoding") || is_name(name, "x-goog-stored-content-encoding")) {
-    is_encoded |= !value.empty() && !is_name(value, "identity");
+  } else if (is_name(name, "content-encoding")) {
+    content_encoding = value;
+  } else if (is_name(name, "x-goog-stored-content-encoding")) {
+    is_unpacked = coding_of(value) != Coding::kNone;
   } else if (is_name(name.substr(0, 15), "x-amz-checksum-") || is_name(name, "x-goog-hash")) {
     read_checksum(name, value);
   } else if (is_name(name, "x-amz-bucket-region")) {
@@ -112,13 +114,13 @@ void AnswerHead::read_checksum(std::string_view name, std::string_view value) {
   if (is_name(name, "sha1")) note(Kind::kSha1, value);
 }
 
-void Answer::begin(std::uint64_t offset, std::optional<std::uint64_t> length, std::uint64_t max_object_bytes,
+void Answer::begin(std::uint64_t offset, std::optional<std::uint64_t> length, const Options& options,
                    std::optional<Partial> partial) {
   *this = {};
   offset_ = offset;
   wants_nothing_ = length == std::uint64_t{0};
   length_ = wants_nothing_ ? 1 : length;
-  max_object_bytes_ = max_object_bytes;
+  options_ = options;
   if (!partial) return;
   bytes_ = std::move(partial->bytes);
   n_filled_ = partial->n_filled;
@@ -134,9 +136,9 @@ bool Answer::refuse(Reason reason, std::string message) {
 }
 
 bool Answer::make_room(std::uint64_t n_bytes) {
-  if (n_bytes > max_object_bytes_) {
+  if (n_bytes > options_.max_object_bytes) {
     return refuse(Reason::kMediaTooLarge,
-                  fmt::format("{} bytes are more than the limit of {}", n_bytes, max_object_bytes_));
+                  fmt::format("{} bytes are more than the limit of {}", n_bytes, options_.max_object_bytes));
   }
   try {
     Buffer larger(static_cast<std::size_t>(n_bytes));
@@ -145,6 +147,23 @@ bool Answer::make_room(std::uint64_t n_bytes) {
   } catch (const std::bad_alloc&) {
     return refuse(Reason::kBudget, fmt::format("no memory for an object of {} bytes", n_bytes));
   }
+  return true;
+}
+
+bool Answer::place_packed() {
+  const auto cannot = [&] {
+    return refuse(Reason::kMediaEncoding,
+                  fmt::format("the store sends it with Content-Encoding \"{}\"; store it unpacked, or with gzip",
+                              head_.content_encoding));
+  };
+  // zstd is left to those who know it by its content.
+  if (coding_ == Coding::kOther && !(options_.as_stored && head_.content_encoding == "zstd")) return cannot();
+  if (options_.as_stored) return true;
+  if (head_.status == 206) {
+    needs_whole_ = true;
+    return refuse(Reason::kFetchServer, "the store packs it, so that a part of it says nothing: reading the whole");
+  }
+  unpacker_.emplace(coding_);
   return true;
 }
 
@@ -162,7 +181,9 @@ bool Answer::place() {
     if (is_whole) n_skip_ = from;
     return true;
   }
-  if (head_.status == 200 && offset_ == 0 && !length_ && head_.checksum && !head_.is_encoded) {
+  coding_ = coding_of(head_.content_encoding);
+  if (coding_ != Coding::kNone && !place_packed()) return false;
+  if (head_.status == 200 && offset_ == 0 && !length_ && head_.checksum && !head_.is_unpacked && !is_packed()) {
     checksum_ = Checksum::expect(head_.checksum->first, head_.checksum->second);
   }
   if (head_.status == 206) {
@@ -178,12 +199,12 @@ bool Answer::place() {
     }
     n_total_ = range->total;
     n_want_ = expected;
-  } else if (head_.content_length) {  // the whole object, perhaps though a part was asked for
+  } else if (head_.content_length && !is_packed()) {  // the whole object, perhaps though a part was asked for
     n_total_ = head_.content_length;
     n_skip_ = std::min(offset_, *n_total_);
     n_want_ = std::min(length_.value_or(UINT64_MAX), *n_total_ - n_skip_);
   } else {
-    if (!head_.is_chunked) {
+    if (!head_.is_chunked && !head_.content_length) {
       return refuse(Reason::kFetchServer, "an answer without a length: whether it is complete cannot be known");
     }
     n_skip_ = offset_;
@@ -199,23 +220,31 @@ bool Answer::on_body(std::string_view bytes) {
     return error_body_.size() < kMaxErrorBody;
   }
   if (!is_placed_ && !place()) return false;
-  const std::uint64_t begin = n_received_;  // of these bytes, in the body
   n_received_ += bytes.size();
+  if (unpacker_) return unpacker_->feed(bytes, [this](std::string_view piece) { return take(piece); });
+  if (!take(bytes)) return false;
+  // The remainder of an ignored range is read if it is short, so that the connection lives on; else it is cut.
+  const bool more_comes = n_total_ && head_.status == 200 && *n_total_ - n_received_ > 256 * 1024;
+  return !(is_complete() && more_comes);
+}
+
+bool Answer::take(std::string_view bytes) {
+  const std::uint64_t begin = n_unpacked_;  // of these bytes, in the body
+  n_unpacked_ += bytes.size();
+  if (unpacker_ && n_unpacked_ > options_.max_object_bytes) return make_room(n_unpacked_);  // which refuses
   if (begin < n_skip_)
     bytes.remove_prefix(static_cast<std::size_t>(std::min<std::uint64_t>(n_skip_ - begin, bytes.size())));
   const std::uint64_t wanted = n_want_ ? *n_want_ : length_.value_or(UINT64_MAX);
   bytes = bytes.substr(0, static_cast<std::size_t>(std::min<std::uint64_t>(bytes.size(), wanted - n_filled_)));
   if (n_filled_ + bytes.size() > bytes_.size() &&
-      !make_room(std::max<std::uint64_t>(n_filled_ + bytes.size(),
-                                         std::min<std::uint64_t>(2 * bytes_.size() + 65536, max_object_bytes_)))) {
+      !make_room(std::max<std::uint64_t>(
+          n_filled_ + bytes.size(), std::min<std::uint64_t>(2 * bytes_.size() + 65536, options_.max_object_bytes)))) {
     return false;
   }
   if (!bytes.empty()) std::memcpy(bytes_.data() + n_filled_, bytes.data(), bytes.size());
   if (checksum_) checksum_->update({bytes_.data() + n_filled_, bytes.size()});  // while they are in the cache
   n_filled_ += bytes.size();
-  // The remainder of an ignored range is read if it is short, so that the connection lives on; else it is cut.
-  const bool more_comes = n_total_ && head_.status == 200 && *n_total_ - n_received_ > 256 * 1024;
-  return !(is_complete() && more_comes);
+  return true;
 }
 
 std::optional<Partial> Answer::take_partial() {
@@ -259,8 +288,13 @@ Result<FetchedObject> Answer::finish() {
     place();
   }
   if (!refusal_.ok()) return refusal_;
-  if (!n_want_) {  // the chunked framing says that this is all
-    n_total_ = n_received_;
+  if (unpacker_ && !unpacker_->finish([this](std::string_view piece) { return take(piece); })) {
+    if (!refusal_.ok()) return refusal_;
+    return Status(Reason::kMediaEncoding, fmt::format("its {} bytes of Content-Encoding \"{}\" are damaged",
+                                                      n_received_, head_.content_encoding));
+  }
+  if (!n_want_) {  // the framing says that this is all
+    n_total_ = n_unpacked_;
     bytes_.shrink(static_cast<std::size_t>(n_filled_));
   } else if (n_filled_ != *n_want_) {
     return Status(Reason::kFetchShortBody, "the body ended early: " + progress());

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "source/checksum/checksum.h"
+#include "source/http/body_unpacker.h"
 #include "source/partial.h"
 #include "source/source.h"
 
@@ -29,8 +30,9 @@ struct AnswerHead {
   std::string etag;
   /// Of the whole object as it is stored: the cheapest of those that the store gave, in base64.
   std::optional<std::pair<Checksum::Kind, std::string>> checksum;
-  bool is_encoded = false;  ///< on its way (Content-Encoding) or before it (as Google stores it): no checksum is of it
-  std::string bucket_region;  ///< x-amz-bucket-region
+  std::string content_encoding;  ///< as it stands
+  bool is_unpacked = false;      ///< Google stores it packed and did not send it so: its checksum is of other bytes
+  std::string bucket_region;     ///< x-amz-bucket-region
   std::string date;
   std::optional<Nanos> retry_after;  ///< only the form in seconds; at most a minute
 
@@ -43,14 +45,18 @@ struct AnswerHead {
 };
 
 /// Puts the body of one answer where it belongs: straight into the buffer that the caller gets, of the size that the
-/// head announces. Checks length and range on the way. Knows nothing of curl, so that a test can feed it byte by byte.
-/// Not thread-safe.
+/// head announces. Checks length, range and checksum on the way, and unpacks what the store packed (Content-Encoding).
+/// Knows nothing of curl, so that a test can feed it byte by byte. Not thread-safe.
 class Answer {
  public:
   static constexpr std::size_t kMaxErrorBody = 16 * 1024;
 
+  struct Options {
+    std::uint64_t max_object_bytes = 0;
+    bool as_stored = false;  ///< see FetchRequest
+  };
   /// @param partial  What an earlier answer gave: then only the rest was asked for.
-  void begin(std::uint64_t offset, std::optional<std::uint64_t> length, std::uint64_t max_object_bytes,
+  void begin(std::uint64_t offset, std::optional<std::uint64_t> length, const Options& options,
              std::optional<Partial> partial = std::nullopt);
   void on_header(std::string_view line) { head_.read_line(line); }
   /// @return false if the rest is not wanted: see `is_complete` and `finish`.
@@ -66,6 +72,9 @@ class Answer {
   bool is_complete() const { return is_placed_ && n_want_ && n_filled_ == *n_want_; }
   /// "600 of 1000 bytes came"
   std::string progress() const;
+  /// After `finish` returned FETCH_SERVER: the store sent a part of a packed body. Only the whole can be unpacked, and
+  /// the part of it then taken.
+  bool needs_whole() const { return needs_whole_; }
   /// After `finish` returned FETCH_CHECKSUM: what the bytes have instead of what the store says.
   std::string computed_checksum() const { return checksum_ ? checksum_->computed() : ""; }
 
@@ -77,13 +86,16 @@ class Answer {
   std::optional<Partial> take_partial();
 
  private:
+  bool place_packed();
   bool place();  // decides where the body goes, once the head is complete
+  bool is_packed() const { return coding_ != Coding::kNone && !options_.as_stored; }
+  bool take(std::string_view bytes);  // of the body, unpacked
   bool make_room(std::uint64_t n_bytes);
   bool refuse(Reason reason, std::string message);
 
   std::uint64_t offset_ = 0;
   std::optional<std::uint64_t> length_;
-  std::uint64_t max_object_bytes_ = 0;
+  Options options_;
   std::string expected_etag_;   // of a continuation
   bool wants_nothing_ = false;  // only tag and size: HTTP has no empty range, so one byte is asked for and dropped
 
@@ -91,8 +103,12 @@ class Answer {
   std::string error_body_;
   Status refusal_;
   bool is_placed_ = false;
+  Coding coding_ = Coding::kNone;
+  std::optional<BodyUnpacker> unpacker_;
+  bool needs_whole_ = false;
   std::uint64_t n_received_ = 0;          // of the body, whatever became of it
-  std::uint64_t n_skip_ = 0;              // leading bytes of the body that were not asked for
+  std::uint64_t n_unpacked_ = 0;          // the same, if it was not packed
+  std::uint64_t n_skip_ = 0;              // leading bytes of the unpacked body that were not asked for
   std::optional<std::uint64_t> n_want_;   // bytes of the part; absent while the length is unknown
   std::optional<std::uint64_t> n_total_;  // of the whole object
   std::uint64_t n_filled_ = 0;

@@ -17,7 +17,7 @@ std::string text(const FetchedObject& object) {
 Result<FetchedObject> feed(std::vector<std::string> head, const std::string& body, std::size_t piece,
                            std::uint64_t offset = 0, std::optional<std::uint64_t> length = std::nullopt) {
   Answer answer;
-  answer.begin(offset, length, kLimit);
+  answer.begin(offset, length, {.max_object_bytes = kLimit});
   for (const std::string& line : head) answer.on_header(line + "\r\n");
   for (std::size_t at = 0; at < body.size(); at += piece) {
     if (!answer.on_body(std::string_view(body).substr(at, piece))) break;
@@ -110,7 +110,7 @@ TEST(Answer, RefusesWhatItCannotCheck) {
 TEST(Answer, GoesOnWhereAnotherOneEnded) {
   const auto begun = [](const std::string& etag) {
     Answer answer;
-    answer.begin(0, std::nullopt, kLimit);
+    answer.begin(0, std::nullopt, {.max_object_bytes = kLimit});
     for (const std::string& line :
          {std::string("HTTP/1.1 200 OK"), std::string("Content-Length: 10"), "ETag: " + etag}) {
       answer.on_header(line);
@@ -121,11 +121,11 @@ TEST(Answer, GoesOnWhereAnotherOneEnded) {
   };
   const auto go_on = [&](std::vector<std::string> head, const std::string& body, bool again = false) {
     Answer answer;
-    answer.begin(0, std::nullopt, kLimit, begun("\"tag\""));
+    answer.begin(0, std::nullopt, {.max_object_bytes = kLimit}, begun("\"tag\""));
     if (again) {  // a try in between that got no answer
       auto kept = answer.take_partial();
       EXPECT_TRUE(kept && kept->n_filled == 5);
-      answer.begin(0, std::nullopt, kLimit, std::move(kept));
+      answer.begin(0, std::nullopt, {.max_object_bytes = kLimit}, std::move(kept));
     }
     for (const std::string& line : head) answer.on_header(line);
     for (const char c : body) {

@@ -8,13 +8,16 @@ namespace stoker {
 
 void add_conditions(const Job& job, std::vector<std::string>& headers) {
   const FetchRequest& request = job.request;
+  headers.push_back("Accept-Encoding: identity");  // without it a server may pack as it likes
   if (job.partial) {
     headers.push_back(fmt::format("Range: bytes={}-{}", request.offset + job.partial->n_filled,
                                   request.offset + job.partial->bytes.size() - 1));
     headers.push_back("If-Match: " + job.partial->etag);
     return;
   }
-  if (request.length) {
+  if (job.reads_whole) {
+    // no range
+  } else if (request.length) {
     headers.push_back(fmt::format("Range: bytes={}-{}", request.offset,
                                   request.offset + std::max<std::uint64_t>(*request.length, 1) - 1));
   } else if (request.offset > 0) {

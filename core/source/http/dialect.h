@@ -31,7 +31,8 @@ class Dialect {
                           std::string_view error_body) = 0;
 };
 
-/// Range, If-Match and If-None-Match, the same everywhere: of all that was asked for, or of what an earlier try left.
+/// Range, If-Match, If-None-Match and Accept-Encoding, the same everywhere: for all that was asked for, or for what an
+/// earlier try left.
 void add_conditions(const Job& job, std::vector<std::string>& headers);
 /// What a status means in any dialect. `detail` is what the store said, already safe to show; may be empty.
 Outcome explain_status(const AnswerHead& head, std::string_view detail);

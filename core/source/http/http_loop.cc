@@ -171,7 +171,8 @@ void HttpLoop::Impl::begin(std::unique_ptr<Job> job) {
   slot->dialect = &dialect;
   slot->wire = std::move(wire).value();
   slot->link_headers();
-  slot->answer.begin(job->request.offset, job->request.length, settings_.max_object_bytes,
+  slot->answer.begin(job->request.offset, job->request.length,
+                     {.max_object_bytes = settings_.max_object_bytes, .as_stored = job->request.as_stored},
                      std::exchange(job->partial, std::nullopt));
   slot->job = std::move(job);
   slot->started = slot->last_progress = now_;
@@ -294,10 +295,22 @@ Outcome HttpLoop::Impl::outcome_of(Slot& slot, CURLcode code) {
     slot.job->is_unchanged = true;
     return {};
   }
+  // A part that begins behind the end of a packed object may lie inside the unpacked one.
+  if (status == 416 && *settings_.has_packed && !slot.job->reads_whole && !slot.job->request.as_stored) {
+    Outcome outcome =
+        Outcome::failed(Reason::kFetchServer, "no such part, unless the store packs it: reading the whole");
+    outcome.try_again_now = slot.job->reads_whole = true;
+    return outcome;
+  }
   if (!answer.is_success() && status != 416)
     return slot.dialect->explain(*slot.job, slot.wire, answer.head(), answer.error_body());
   Result<FetchedObject> object = answer.finish();
-  if (!object.ok()) return Outcome::failed(unless_proven(slot, std::move(object).status()));
+  if (!object.ok()) {
+    Outcome outcome = Outcome::failed(unless_proven(slot, std::move(object).status()));
+    outcome.try_again_now = answer.needs_whole();
+    if (answer.needs_whole()) *settings_.has_packed = slot.job->reads_whole = true;
+    return outcome;
+  }
   Outcome outcome;
   outcome.object = std::move(object).value();
   return outcome;

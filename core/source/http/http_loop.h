@@ -16,6 +16,8 @@ struct HttpSettings {
   std::uint64_t max_object_bytes = 0;
   std::string ca_file;  ///< empty: the system's
   bool verify_tls = true;
+  /// Shared by copies: some object came with a Content-Encoding that has to be undone.
+  std::shared_ptr<std::atomic<bool>> has_packed = std::make_shared<std::atomic<bool>>(false);
 };
 
 /// One thread that carries many HTTP requests at a time, see `Transfers`: connections and handles are used again.

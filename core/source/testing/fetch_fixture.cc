@@ -1,6 +1,7 @@
 #include "source/testing/fetch_fixture.h"
 
 #include <dirent.h>
+#include <zlib.h>
 
 #include <algorithm>
 
@@ -61,9 +62,27 @@ ServerReply error_reply(int status, const std::string& code, const std::string& 
   return reply;
 }
 
+std::string packed(const std::string& text, int window_bits) {
+  z_stream stream{};
+  deflateInit2(&stream, 6, Z_DEFLATED, window_bits, 8, Z_DEFAULT_STRATEGY);
+  std::string out(deflateBound(&stream, static_cast<uLong>(text.size())) + 64, '\0');
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
+  stream.avail_in = static_cast<uInt>(text.size());
+  stream.next_out = reinterpret_cast<Bytef*>(out.data());
+  stream.avail_out = static_cast<uInt>(out.size());
+  EXPECT_EQ(deflate(&stream, Z_FINISH), Z_STREAM_END);
+  out.resize(stream.total_out);
+  deflateEnd(&stream);
+  return out;
+}
+
 ServerReply serve(const ServerRequest& request, std::size_t n_bytes) {
+  return serve_bytes(request, object_of(request.target, n_bytes));
+}
+
+ServerReply serve_bytes(const ServerRequest& request, const std::string& whole) {
+  const std::size_t n_bytes = whole.size();
   ServerReply reply;
-  const std::string whole = object_of(request.target, n_bytes);
   reply.headers = {{"ETag", "\"tag\""}};
   reply.body = whole;
   const auto range = request.headers.find("range");

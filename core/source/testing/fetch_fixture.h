@@ -27,9 +27,14 @@ FetchSettings settings_for(const LoopbackServer& server);
 std::unique_ptr<Fetcher> make(FetchSettings settings);
 FetchRequest request_for(std::string url, std::uint64_t priority = 0);
 
+/// As zlib packs it. @param window_bits  As for deflateInit2: 15 zlib, -15 bare, 31 gzip.
+std::string packed(const std::string& text, int window_bits);
+
 ServerReply error_reply(int status, const std::string& code, const std::string& more = "");
 /// Serves every key; ranges as S3 does.
 ServerReply serve(const ServerRequest& request, std::size_t n_bytes = 1000);
+/// The same with the bytes of one's own.
+ServerReply serve_bytes(const ServerRequest& request, const std::string& whole);
 
 /// Answers of many requests, and when all are there.
 class Answers {
