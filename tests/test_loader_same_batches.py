@@ -53,7 +53,7 @@ def test_concurrency_of_reads_changes_no_batch(
     assert digests(tiny.replace(speed=changes), N_STEPS) == expected
 
 
-@pytest.mark.parametrize("limit", ["9MiB", "2GiB"])
+@pytest.mark.parametrize("limit", ["17MiB", "2GiB"])
 def test_memory_changes_no_batch(tiny: Settings, expected: list[list[str]], limit: str) -> None:
     assert digests(tiny.replace(speed={"memory_limit": limit, "prefetch_steps": 8}), N_STEPS) == expected
 

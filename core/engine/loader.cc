@@ -22,8 +22,8 @@ constexpr std::size_t kHistory = 64 + 1;  // states after the last 64 steps, and
 
 Status check_memory(const LoaderSettings& settings, const qwen_vl::ProcessorConfig& config) {
   const std::size_t block = largest_block(settings.output.pack, config);
-  const std::size_t held = static_cast<std::size_t>(settings.output.pack.packs_per_step / settings.dp_size);
-  const std::size_t needed = (held + 2) * block;
+  const int held = settings.output.pack.packs_per_step / settings.dp_size;
+  const std::size_t needed = MemoryShares::least_blocks(settings, block) + MemoryShares::kLeastEncoded;
   if (needed <= settings.speed.memory_limit_bytes) return {};
   return Status(Reason::kMemoryLimit,
                 fmt::format("a trainer holds the {} micro-batches of a step while it asks for more, and a pack of {} "

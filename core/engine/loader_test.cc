@@ -257,7 +257,7 @@ TEST_F(LoaderTest, BatchesOutliveTheLoader) {
 
 TEST_F(LoaderTest, ATrainerThatHoldsEverythingIsTold) {
   LoaderSettings s = settings();
-  s.speed.memory_limit_bytes = 4U << 20;
+  s.speed.memory_limit_bytes = 12U << 20;
   s.outage_limit_s = 0;
   const auto loader = opened(s);
   std::vector<Batch> held;

@@ -35,10 +35,9 @@ std::size_t BlockPool::rounded(std::size_t n_bytes) {
   return (n_bytes + step - 1) / step * step;
 }
 
-Result<std::shared_ptr<Block>> BlockPool::acquire(std::size_t n_bytes, std::size_t extra_bytes, Lease& extra,
-                                                  PlanPosition at, std::stop_token stop) {
+Result<std::shared_ptr<Block>> BlockPool::acquire(std::size_t n_bytes, PlanPosition at, std::stop_token stop) {
   const std::size_t size = rounded(n_bytes);
-  STOKER_TRY(Lease both, budget_->acquire(size + extra_bytes, at, stop));
+  STOKER_TRY(Lease leased, budget_->acquire(size, at, stop));
   std::byte* data = take_free(size);
   if (data == nullptr) {
     data = map_block(size);
@@ -48,9 +47,7 @@ Result<std::shared_ptr<Block>> BlockPool::acquire(std::size_t n_bytes, std::size
     }
     n_mapped_.fetch_add(1, std::memory_order_relaxed);
   }
-  auto [for_block, for_extra] = std::move(both).split(size);
-  extra = std::move(for_extra);
-  auto lease = std::make_shared<Lease>(std::move(for_block));
+  auto lease = std::make_shared<Lease>(std::move(leased));
   return std::shared_ptr<Block>(new Block(data, size),
                                 [pool = shared_from_this(), lease = std::move(lease)](Block* block) {
                                   pool->put_back(block->data_, block->size_);

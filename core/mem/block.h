@@ -37,12 +37,10 @@ class BlockPool : public std::enable_shared_from_this<BlockPool> {
   BlockPool(const BlockPool&) = delete;
   BlockPool& operator=(const BlockPool&) = delete;
 
-  /// Waits, in plan order, until the budget has room for `n_bytes` rounded up by `rounded` plus `extra_bytes` (the
-  /// pack's encoded objects); the lease for the extra goes to `extra`.
+  /// Waits, in plan order, until the budget has room for `n_bytes` rounded up by `rounded`.
   /// @return kBudget if it can never fit; kStopped once `stop` is requested.
   /// Threads: any. Blocks.
-  Result<std::shared_ptr<Block>> acquire(std::size_t n_bytes, std::size_t extra_bytes, Lease& extra, PlanPosition at,
-                                         std::stop_token stop);
+  Result<std::shared_ptr<Block>> acquire(std::size_t n_bytes, PlanPosition at, std::stop_token stop);
 
   /// The size class of a request: at most 1/8 larger, whole pages; few classes, so that blocks fit again.
   static std::size_t rounded(std::size_t n_bytes);

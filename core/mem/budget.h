@@ -1,11 +1,12 @@
 #pragma once
 
 #include <compare>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
-#include <set>
+#include <optional>
 #include <stop_token>
 #include <utility>
 
@@ -41,6 +42,8 @@ class Lease {
   void release();
   /// Divides the lease: the first `n_bytes` and the rest, each given back on its own.
   std::pair<Lease, Lease> split(std::size_t n_bytes) &&;
+  /// Joins another lease of the same budget to this one.
+  void add(Lease other);
 
  private:
   friend class MemoryBudget;
@@ -54,12 +57,21 @@ class Lease {
 /// its lease with it, may outlive the loader.
 class MemoryBudget : public std::enable_shared_from_this<MemoryBudget> {
  public:
+  using Granted = std::function<void(Lease)>;
+
   explicit MemoryBudget(std::size_t limit_bytes) : limit_bytes_(limit_bytes) {}
 
   /// Waits until `n_bytes` fit. Granted in plan order: what is delivered next never waits behind what comes later.
   /// @return kBudget if `n_bytes` exceeds the limit (it could never fit); kStopped once `stop` is requested.
   /// Threads: any. Blocks.
   Result<Lease> acquire(std::size_t n_bytes, PlanPosition at, std::stop_token stop) STOKER_EXCLUDES(mu_);
+  /// The same without a thread that waits: `granted` is called with the lease, at once or by whoever gives bytes back.
+  /// It must be cheap. More than the limit is granted when nobody holds anything: it goes alone.
+  void acquire_later(std::size_t n_bytes, PlanPosition at, Granted granted) STOKER_EXCLUDES(mu_);
+  /// What fits now and nobody waits for, or nothing.
+  std::optional<Lease> try_acquire(std::size_t n_bytes) STOKER_EXCLUDES(mu_);
+  /// Forgets those that wait for `acquire_later`, now and later on: their callbacks are dropped.
+  void close() STOKER_EXCLUDES(mu_);
 
   std::size_t limit_bytes() const { return limit_bytes_; }
   std::size_t in_use_bytes() const STOKER_EXCLUDES(mu_);
@@ -68,16 +80,23 @@ class MemoryBudget : public std::enable_shared_from_this<MemoryBudget> {
 
  private:
   friend class Lease;
+  struct Waiter {
+    std::size_t n_bytes = 0;
+    Granted granted;
+  };
   void give_back(std::size_t n_bytes) STOKER_EXCLUDES(mu_);
+  Lease take(std::size_t n_bytes) STOKER_REQUIRES(mu_);
+  void call_granted() STOKER_EXCLUDES(mu_);
 
   const std::size_t limit_bytes_;
 
   mutable Mutex mu_;
-  std::condition_variable_any changed_;
   std::size_t in_use_bytes_ STOKER_GUARDED_BY(mu_) = 0;
   std::size_t peak_bytes_ STOKER_GUARDED_BY(mu_) = 0;
   std::uint64_t next_ticket_ STOKER_GUARDED_BY(mu_) = 0;
-  std::set<PlanPosition> waiting_ STOKER_GUARDED_BY(mu_);
+  std::map<PlanPosition, Waiter> waiting_ STOKER_GUARDED_BY(mu_);
+  bool is_calling_ STOKER_GUARDED_BY(mu_) = false;  // one thread calls back at a time, and never from within a callback
+  bool is_closed_ STOKER_GUARDED_BY(mu_) = false;
 };
 
 }  // namespace stoker

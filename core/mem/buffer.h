@@ -3,6 +3,9 @@
 #include <cstddef>
 #include <memory>
 #include <span>
+#include <utility>
+
+#include "mem/budget.h"
 
 namespace stoker {
 
@@ -10,7 +13,9 @@ namespace stoker {
 class Buffer {
  public:
   Buffer() = default;
-  explicit Buffer(std::size_t n_bytes) : data_(new std::byte[n_bytes]), size_(n_bytes) {}
+  /// @param lease  is given back with the memory
+  explicit Buffer(std::size_t n_bytes, Lease lease = {})
+      : lease_(std::move(lease)), data_(new std::byte[n_bytes]), size_(n_bytes) {}
 
   std::byte* data() { return data_.get(); }
   const std::byte* data() const { return data_.get(); }
@@ -21,6 +26,7 @@ class Buffer {
   void shrink(std::size_t n_bytes) { size_ = n_bytes < size_ ? n_bytes : size_; }
 
  private:
+  Lease lease_;  // first: given back when the memory is gone
   std::unique_ptr<std::byte[]> data_;
   std::size_t size_ = 0;
 };

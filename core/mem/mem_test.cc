@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
 #include <latch>
 #include <thread>
@@ -48,6 +49,93 @@ TEST(MemoryBudget, StopEndsTheWait) {
   stop.request_stop();
 }
 
+// Whoever asks first in the plan gets first, on the thread that gives back, and one large wish holds up all behind it.
+TEST(MemoryBudget, GrantsLaterInPlanOrder) {
+  auto budget = std::make_shared<MemoryBudget>(100);
+  std::vector<int> granted;
+  std::vector<Lease> held;
+  const auto ask = [&](std::size_t n, std::uint64_t pack, int name) {
+    budget->acquire_later(n, {.pack = pack}, [&, name](Lease lease) {
+      granted.push_back(name);
+      held.push_back(std::move(lease));
+    });
+  };
+  ask(60, 5, 0);
+  ask(60, 5, 1);
+  ask(10, 6, 2);
+  ask(50, 4, 3);
+  EXPECT_EQ(granted, (std::vector<int>{0}));
+  EXPECT_FALSE(budget->try_acquire(1)) << "others wait";
+  held[0].release();
+  EXPECT_EQ(granted, (std::vector<int>{0, 3})) << "60 do not fit beside 50, and 10 must not pass them";
+  held[1].release();
+  EXPECT_EQ(granted, (std::vector<int>{0, 3, 1, 2}));
+  EXPECT_EQ(budget->in_use_bytes(), 70U);
+  EXPECT_TRUE(budget->try_acquire(30));
+  EXPECT_FALSE(budget->try_acquire(31));
+}
+
+TEST(MemoryBudget, WhatIsLargerThanTheLimitGoesAlone) {
+  auto budget = std::make_shared<MemoryBudget>(100);
+  Lease small = *budget->try_acquire(1);
+  Lease large;
+  bool is_after = false;
+  budget->acquire_later(1000, {}, [&](Lease lease) { large = std::move(lease); });
+  budget->acquire_later(1, {}, [&](Lease) { is_after = true; });
+  EXPECT_EQ(large.bytes(), 0U);
+  small.release();
+  EXPECT_EQ(large.bytes(), 1000U);
+  EXPECT_FALSE(is_after);
+  large.release();
+  EXPECT_TRUE(is_after);
+  EXPECT_EQ(budget->in_use_bytes(), 0U);
+}
+
+// A callback that gives back at once grants the next: a hundred thousand of them must not stand on one another's stack.
+TEST(MemoryBudget, CallbacksDoNotNest) {
+  auto budget = std::make_shared<MemoryBudget>(1);
+  Lease held = *budget->try_acquire(1);
+  int n = 0;
+  for (int i = 0; i < 100'000; ++i) budget->acquire_later(1, {}, [&](Lease) { ++n; });
+  held.release();
+  EXPECT_EQ(n, 100'000);
+}
+
+TEST(MemoryBudget, CloseForgetsThoseWhoWait) {
+  auto budget = std::make_shared<MemoryBudget>(1);
+  Lease held = *budget->try_acquire(1);
+  auto owner = std::make_shared<int>(0);
+  budget->acquire_later(1, {}, [owner](Lease) { FAIL(); });
+  budget->close();
+  EXPECT_EQ(owner.use_count(), 1);
+  budget->acquire_later(1, {}, [owner](Lease) { FAIL(); });
+  held.release();
+}
+
+TEST(MemoryBudget, ManyThreadsNeverHoldMoreThanTheLimit) {
+  auto budget = std::make_shared<MemoryBudget>(1000);
+  std::atomic<int> n_granted{0};
+  {
+    std::vector<std::jthread> threads;
+    for (int t = 0; t < 8; ++t) {
+      threads.emplace_back([&, t] {
+        for (int i = 0; i < 500; ++i) {
+          const auto n = static_cast<std::size_t>(1 + (i * 37 + t * 11) % 400);
+          if (i % 3 == 0) {
+            auto lease = budget->acquire(n, {.pack = static_cast<std::uint64_t>(i)}, {});
+            if (lease.ok()) ++n_granted;
+          } else {
+            budget->acquire_later(n, {.pack = static_cast<std::uint64_t>(i)}, [&](Lease) { ++n_granted; });
+          }
+        }
+      });
+    }
+  }
+  EXPECT_EQ(n_granted, 8 * 500);
+  EXPECT_EQ(budget->in_use_bytes(), 0U);
+  EXPECT_LE(budget->peak_bytes(), 1000U);
+}
+
 TEST(Lease, SplitGivesBackEachPartOnItsOwn) {
   auto budget = std::make_shared<MemoryBudget>(100);
   auto [a, b] = budget->acquire(70, {}, {}).value().split(30);
@@ -60,15 +148,13 @@ TEST(Lease, SplitGivesBackEachPartOnItsOwn) {
 TEST(BlockPool, ReusesMemoryAndReturnsTheLease) {
   auto budget = std::make_shared<MemoryBudget>(std::size_t{64} << 20);
   auto pool = std::make_shared<BlockPool>(budget);
-  Lease extra;
-  auto block = pool->acquire(3 << 20, 1000, extra, {}, {}).value();
+  auto block = pool->acquire(3 << 20, {}, {}).value();
   std::memset(block->data(), 7, block->size());
-  EXPECT_EQ(budget->in_use_bytes(), block->size() + 1000);
+  EXPECT_EQ(budget->in_use_bytes(), block->size());
   const std::byte* const where = block->data();
   block.reset();
-  extra.release();
   EXPECT_EQ(budget->in_use_bytes(), 0U);
-  auto again = pool->acquire(3 << 20, 0, extra, {}, {}).value();
+  auto again = pool->acquire(3 << 20, {}, {}).value();
   EXPECT_EQ(again->data(), where);
   EXPECT_EQ(pool->n_mapped(), 1);
 }
@@ -77,8 +163,7 @@ TEST(BlockPool, ABlockOutlivesItsPool) {
   std::shared_ptr<Block> kept;
   {
     auto pool = std::make_shared<BlockPool>(std::make_shared<MemoryBudget>(std::size_t{1} << 20));
-    Lease extra;
-    kept = pool->acquire(5000, 0, extra, {}, {}).value();
+    kept = pool->acquire(5000, {}, {}).value();
   }
   std::memset(kept->data(), 1, kept->size());
 }

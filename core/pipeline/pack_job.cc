@@ -24,12 +24,10 @@ PackShape shape_of(const PackTask& task, const qwen_vl::QwenVl& model) {
   return shape;
 }
 
-PackJob::PackJob(PackTask task, std::shared_ptr<const qwen_vl::QwenVl> model, std::shared_ptr<Block> block,
-                 Lease encoded, Done done)
+PackJob::PackJob(PackTask task, std::shared_ptr<const qwen_vl::QwenVl> model, std::shared_ptr<Block> block, Done done)
     : task_(std::move(task)),
       model_(std::move(model)),
       block_(std::move(block)),
-      encoded_(std::move(encoded)),
       done_(std::move(done)),
       planned_(shape_of(task_, *model_)),
       view_(block_->data(), PackLayout(planned_)),
@@ -187,7 +185,6 @@ void PackJob::finish() {
                  .counts = counts};
   ready.n_samples_planned = static_cast<std::int64_t>(task_.members.size());
   ready.task = std::move(task_);
-  encoded_.release();
   done_(std::move(ready));
 }
 

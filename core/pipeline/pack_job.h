@@ -8,7 +8,7 @@
 
 #include "base/mutex.h"
 #include "data/pack.h"
-#include "mem/budget.h"
+#include "mem/block.h"
 #include "model/qwen_vl/qwen_vl.h"
 #include "pipeline/pack_task.h"
 
@@ -24,10 +24,8 @@ class PackJob {
  public:
   using Done = std::function<void(ReadyPack)>;
 
-  /// @param block  Large enough for shape_of(task). @param encoded  The lease of the encoded objects; given back when
-  /// the pack is finished.
-  PackJob(PackTask task, std::shared_ptr<const qwen_vl::QwenVl> model, std::shared_ptr<Block> block, Lease encoded,
-          Done done);
+  /// @param block  Large enough for shape_of(task).
+  PackJob(PackTask task, std::shared_ptr<const qwen_vl::QwenVl> model, std::shared_ptr<Block> block, Done done);
 
   const PackTask& task() const { return task_; }
   std::int64_t n_parts() const;
@@ -55,7 +53,6 @@ class PackJob {
   PackTask task_;
   const std::shared_ptr<const qwen_vl::QwenVl> model_;
   const std::shared_ptr<Block> block_;
-  Lease encoded_;
   const Done done_;
   const PackShape planned_;
   const PackView view_;

@@ -12,7 +12,8 @@ Pipeline::Pipeline(const LoaderSettings& settings, const Dataset& dataset, std::
     : clock_(clock),
       template_stage_(settings.template_stage),
       began_(clock.now()),
-      budget_(std::make_shared<MemoryBudget>(settings.speed.memory_limit_bytes)),
+      budget_(std::make_shared<MemoryBudget>(
+          MemoryShares::of(settings, largest_block(settings.output.pack, model->config())).blocks)),
       blocks_(std::make_shared<BlockPool>(budget_)),
       fetcher_(std::move(fetcher)),
       workers_(settings.speed.cpu_threads, "stoker-cpu", clock),
@@ -114,6 +115,7 @@ void Pipeline::stop() {
   stop_.request_stop();
   if (planner_thread_.joinable()) planner_thread_.join();
   if (admission_thread_.joinable()) admission_thread_.join();
+  preparer_.close();
   fetcher_->stop();
   workers_.stop();
   if (stopped_ns_ == 0) stopped_ns_ = clock_.now().count();
@@ -159,9 +161,13 @@ PipelineSnapshot Pipeline::snapshot() const {
   s.mean_planned_packs = static_cast<double>(planned_.occupancy_integral()) / elapsed_ns;
   s.mean_ready_packs = static_cast<double>(ready_occupancy_.integral()) / elapsed_ns;
   s.mean_worker_tasks = static_cast<double>(workers_.occupancy_integral()) / elapsed_ns;
-  s.memory_limit_bytes = budget_->limit_bytes();
-  s.memory_in_use_bytes = budget_->in_use_bytes();
-  s.memory_peak_bytes = budget_->peak_bytes();
+  const MemoryBudget& encoded = preparer_.encoded();
+  s.memory_limit_bytes = budget_->limit_bytes() + encoded.limit_bytes();
+  s.memory_in_use_bytes = budget_->in_use_bytes() + encoded.in_use_bytes();
+  s.memory_peak_bytes = budget_->peak_bytes() + encoded.peak_bytes();
+  s.encoded_limit_bytes = encoded.limit_bytes();
+  s.encoded_in_use_bytes = encoded.in_use_bytes();
+  s.encoded_peak_bytes = encoded.peak_bytes();
   s.blocks_mapped = blocks_->n_mapped();
   return s;
 }

@@ -3,12 +3,75 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
+#include <tuple>
 #include <utility>
 
 #include "base/log.h"
+#include "base/mutex.h"
 #include "pipeline/sample_steps.h"
 
 namespace stoker {
+
+namespace {
+
+/// What an object will take, before its size is known: half a byte per pixel is a JPEG of very high quality.
+std::size_t expected_bytes(const MeasuredImage& image) {
+  if (image.object_bytes > 0) return image.object_bytes;
+  return static_cast<std::size_t>(image.upright.height) * static_cast<std::size_t>(image.upright.width) / 2 + 65536;
+}
+
+/// The room of one object, from before its request until its buffer has it. Threads: any.
+class ReservedRoom {
+ public:
+  ReservedRoom(std::shared_ptr<MemoryBudget> budget, Lease lease)
+      : budget_(std::move(budget)), lease_(std::move(lease)) {}
+
+  /// For an answer of `n_bytes`: what was reserved, and what it lacks if that is free.
+  std::optional<Lease> take(std::size_t n_bytes) STOKER_EXCLUDES(mu_) {
+    Lease rest;  // given back after the lock: others are called then
+    MutexLock lock(mu_);
+    if (lease_.bytes() < n_bytes) {
+      std::optional<Lease> more = budget_->try_acquire(n_bytes - lease_.bytes());
+      if (!more) {
+        lacking_ = std::max(lacking_, n_bytes);
+        return std::nullopt;
+      }
+      lease_.add(*std::move(more));
+    }
+    Lease taken;
+    std::tie(taken, rest) = std::exchange(lease_, Lease()).split(n_bytes);
+    return taken;
+  }
+
+  /// Gives back what nobody took. @return the size for which there was no room, or 0
+  std::size_t end() STOKER_EXCLUDES(mu_) {
+    Lease rest;
+    MutexLock lock(mu_);
+    rest = std::move(lease_);
+    return lacking_;
+  }
+
+ private:
+  const std::shared_ptr<MemoryBudget> budget_;
+  Mutex mu_;
+  Lease lease_ STOKER_GUARDED_BY(mu_);
+  std::size_t lacking_ STOKER_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace
+
+std::size_t MemoryShares::least_blocks(const LoaderSettings& settings, std::size_t largest_block) {
+  const auto n_held = static_cast<std::size_t>(settings.output.pack.packs_per_step / settings.dp_size);
+  return (n_held + 2) * largest_block;
+}
+
+MemoryShares MemoryShares::of(const LoaderSettings& settings, std::size_t largest_block) {
+  const std::size_t limit = settings.speed.memory_limit_bytes;
+  const std::size_t clips = std::min(limit, 2 * least_blocks(settings, largest_block));
+  const std::size_t encoded = std::max(kLeastEncoded, std::min(limit / 4, limit - clips));
+  return {.blocks = limit - std::min(limit, encoded), .encoded = encoded};
+}
 
 std::size_t largest_block(const PackSettings& pack, const qwen_vl::ProcessorConfig& config) {
   const std::int64_t n = pack.tokens_per_pack;
@@ -24,6 +87,8 @@ Preparer::Preparer(const LoaderSettings& settings, const Dataset& dataset, std::
       dataset_(dataset),
       model_(std::move(model)),
       blocks_(std::move(blocks)),
+      shares_(MemoryShares::of(settings, largest_block(settings.output.pack, model_->config()))),
+      encoded_(std::make_shared<MemoryBudget>(shares_.encoded)),
       fetcher_(fetcher),
       workers_(workers),
       clock_(clock),
@@ -32,57 +97,32 @@ Preparer::Preparer(const LoaderSettings& settings, const Dataset& dataset, std::
       largest_block_(largest_block(settings.output.pack, model_->config())),
       own_(static_cast<std::size_t>(workers.n_threads())) {}
 
-std::size_t Preparer::encoded_estimate(const PackTask& task) const {
-  if (!task.window) return 0;
-  std::size_t n = 0;
-  for (std::size_t i = 0; i < task.members.size(); ++i) {
-    const MeasuredSample& sample = task.sample(i);
-    for (std::size_t k = 0; k < sample.n_pictures(); ++k) {
-      const MeasuredImage& image = sample.picture(k);
-      // Where no header was read the size is a guess: a byte per pixel is what a JPEG at very high quality takes.
-      const std::size_t guess =
-          static_cast<std::size_t>(image.upright.height) * static_cast<std::size_t>(image.upright.width) + 65536;
-      n += image.object_bytes > 0 ? image.object_bytes : guess;
-    }
-  }
-  return std::min(n, largest_encoded());
-}
-
-std::size_t Preparer::largest_encoded() const {
-  // While the trainer holds all micro-batches of a step, one more pack must fit, or both wait for ever.
-  const std::size_t limit = settings_.speed.memory_limit_bytes;
-  const auto n_held = static_cast<std::size_t>(settings_.output.pack.packs_per_step / settings_.dp_size);
-  const std::size_t blocks = (n_held + 1) * largest_block_;
-  return std::min(limit / 4, limit - std::min(limit, blocks));
-}
-
 Status Preparer::check_block(std::size_t n_bytes) {
   // Frames are not repeated in time as pictures are, so a pack of clips takes up to temporal_patch times the bytes that
   // were counted with before any row was read.
   largest_block_ = std::max(largest_block_, BlockPool::rounded(n_bytes));
-  const auto n_held = static_cast<std::size_t>(settings_.output.pack.packs_per_step / settings_.dp_size);
-  const std::size_t needed = (n_held + 2) * largest_block_;
-  if (needed <= settings_.speed.memory_limit_bytes) return {};
+  const std::size_t needed = MemoryShares::least_blocks(settings_, largest_block_);
+  if (needed <= shares_.blocks) return {};
   return Status(
       Reason::kMemoryLimit,
       fmt::format("a pack with clips takes {} MB, and a trainer holds the {} micro-batches of a step while it "
                   "asks for more: speed.memory_limit must be at least {} MB for this rank, it is {} MB",
-                  n_bytes >> 20, n_held, (needed >> 20) + 1, settings_.speed.memory_limit_bytes >> 20));
+                  n_bytes >> 20, settings_.output.pack.packs_per_step / settings_.dp_size,
+                  ((needed + MemoryShares::kLeastEncoded) >> 20) + 1, settings_.speed.memory_limit_bytes >> 20));
 }
 
 Status Preparer::admit(PackTask task, std::stop_token stop) {
   const std::size_t n_bytes = PackLayout(shape_of(task, *model_)).n_bytes;
   STOKER_CHECKED(check_block(n_bytes));
-  Lease encoded;
   const PlanPosition at{.pack = task.sequence};
   auto block = [&] {
     const Timed waiting(admit_.wait_out_ns, clock_);
-    return blocks_->acquire(n_bytes, encoded_estimate(task), encoded, at, stop);
+    return blocks_->acquire(n_bytes, at, stop);
   }();
   if (!block.ok()) return std::move(block).status();
   const Timed busy(admit_.busy_ns, clock_);
   admit_.items.add(1);
-  auto job = std::make_shared<PackJob>(std::move(task), model_, std::move(block).value(), std::move(encoded), done_);
+  auto job = std::make_shared<PackJob>(std::move(task), model_, std::move(block).value(), done_);
   const std::uint64_t priority = job->task().priority;
   if (!job->task().window) {
     workers_.submit(priority, [job](int) { job->write_dummy_pack(); });
@@ -97,7 +137,7 @@ Status Preparer::admit(PackTask task, std::stop_token stop) {
       if (job->task().sample(i).picture(k).is_inline) {
         inlined.push_back(k);
       } else {
-        fetch_picture(job, i, k, stop);
+        ask_for_room(job, i, k, expected_bytes(job->task().sample(i).picture(k)), stop);
       }
     }
     if (!inlined.empty()) read_row_pictures(job, i, std::move(inlined));
@@ -108,39 +148,57 @@ Status Preparer::admit(PackTask task, std::stop_token stop) {
   return {};
 }
 
-void Preparer::fetch_picture(const std::shared_ptr<PackJob>& job, std::size_t i, std::size_t k, std::stop_token stop) {
+void Preparer::ask_for_room(const std::shared_ptr<PackJob>& job, std::size_t i, std::size_t k, std::size_t n_bytes,
+                            std::stop_token stop) {
+  encoded_->acquire_later(n_bytes, {.pack = job->task().sequence},
+                          [this, job, i, k, stop](Lease lease) { fetch_picture(job, i, k, std::move(lease), stop); });
+}
+
+void Preparer::fetch_picture(const std::shared_ptr<PackJob>& job, std::size_t i, std::size_t k, Lease lease,
+                             std::stop_token stop) {
+  auto room = std::make_shared<ReservedRoom>(encoded_, std::move(lease));
   FetchRequest request{.url = job->task().sample(i).picture(k).url,
                        .priority = job->task().priority,
                        .if_match = "",
-                       .stop = std::move(stop),
-                       .is_media = true};
-  fetcher_.submit(std::move(request), [this, job, i, k](Result<FetchedObject> got) {
+                       .stop = stop,
+                       .is_media = true,
+                       .lease_for = [room](std::size_t n_bytes) { return room->take(n_bytes); }};
+  fetcher_.submit(std::move(request), [this, job, i, k, room, stop](Result<FetchedObject> got) {
+    if (const std::size_t lacking = room->end(); !got.ok() && got.status().code() == Code::kExhausted && lacking > 0) {
+      return ask_for_room(job, i, k, lacking, stop);  // larger than expected: again, with its true size
+    }
     const bool is_changed = got.ok() && has_changed(job->task().sample(i).picture(k), got->etag);
     picture_arrived(job, i, k, got.ok() ? Result<Buffer>(std::move(got->bytes)) : std::move(got).status(), is_changed);
   });
 }
 
 void Preparer::read_row_pictures(const std::shared_ptr<PackJob>& job, std::size_t i, std::vector<std::size_t> inlined) {
-  workers_.submit(job->task().priority, [this, job, i, inlined = std::move(inlined)](int) {
-    auto objects = read_inline(dataset_, settings_.output, job->task().sample(i).entry, inlined);
-    for (std::size_t n = 0; n < inlined.size(); ++n) {
-      picture_arrived(job, i, inlined[n], objects.ok() ? std::move((*objects)[n]) : objects.status());
-    }
+  std::size_t n_bytes = 0;
+  for (const std::size_t k : inlined) n_bytes += expected_bytes(job->task().sample(i).picture(k));
+  encoded_->acquire_later(n_bytes, {.pack = job->task().sequence}, [this, job, i, inlined](Lease lease) {
+    auto held = std::make_shared<Lease>(std::move(lease));
+    workers_.submit(job->task().priority, [this, job, i, inlined, held](int) {
+      auto objects = read_inline(dataset_, settings_.output, job->task().sample(i).entry, inlined);
+      for (std::size_t n = 0; n < inlined.size(); ++n) {
+        picture_arrived(job, i, inlined[n], objects.ok() ? std::move((*objects)[n]) : objects.status(), false, held);
+      }
+    });
   });
 }
 
 void Preparer::picture_arrived(const std::shared_ptr<PackJob>& job, std::size_t i, std::size_t k, Result<Buffer> got,
-                               bool is_changed) {
+                               bool is_changed, std::shared_ptr<Lease> held) {
   if (!got.ok()) {
     Status status = std::move(got).status();
     if (status.code() != Code::kBadSample) return fatal_(std::move(status));
     return job->picture_done(i, k, std::move(status));
   }
   auto object = std::make_shared<Buffer>(std::move(got).value());
-  workers_.submit(job->task().priority, [this, job, i, k, object, is_changed](int worker) {
+  workers_.submit(job->task().priority, [this, job, i, k, object, is_changed, held = std::move(held)](int worker) {
     Status status = decode_picture(*job, i, k, object->bytes(), worker);
     if (is_changed && status.ok()) status = note_changed(job->task().sample(i).picture(k).url);
     if (!status.ok() && status.code() != Code::kBadSample) return fatal_(std::move(status));
+    *object = Buffer();  // before the pack can be delivered: who takes it finds its memory given back
     job->picture_done(i, k, std::move(status));
   });
 }

@@ -23,6 +23,19 @@ namespace stoker {
 /// The most that one pack's block can take: every token visual.
 std::size_t largest_block(const PackSettings& pack, const qwen_vl::ProcessorConfig& config);
 
+/// How the memory limit of a rank is divided. Blocks: the trainer holds all micro-batches of a step while it asks for
+/// one more, and that one must fit beside one under way. The rest is for encoded objects, from their request to their
+/// decoding: a quarter, less where blocks need it (a pack of clips takes up to twice what one of pictures does).
+struct MemoryShares {
+  static constexpr std::size_t kLeastEncoded = std::size_t{8} << 20;
+
+  std::size_t blocks = 0;   ///< bytes; 0: the limit is too small
+  std::size_t encoded = 0;  ///< an object that is larger goes alone
+
+  static std::size_t least_blocks(const LoaderSettings& settings, std::size_t largest_block);
+  static MemoryShares of(const LoaderSettings& settings, std::size_t largest_block);
+};
+
 /// Turns planned packs into finished ones: leases memory in plan order, fetches, decodes into the pack's block.
 /// Threads: admit() from one; the rest happens on workers and source threads.
 class Preparer {
@@ -36,8 +49,13 @@ class Preparer {
            std::shared_ptr<BlockPool> blocks, Fetcher& fetcher, WorkerPool& workers, const Clock& clock, Done done,
            Fatal fatal);
 
-  /// Waits for the pack's memory, then starts its work. @return BUDGET, MEMORY_LIMIT, or STOPPED.
+  /// Waits for the pack's block, then starts its work; each object waits in plan order for room of its own. @return
+  /// BUDGET, MEMORY_LIMIT, or STOPPED.
   Status admit(PackTask task, std::stop_token stop);
+
+  /// From now on no object gets room: before the fetcher is stopped.
+  void close() { encoded_->close(); }
+  const MemoryBudget& encoded() const { return *encoded_; }
 
   const StageClock& admit_clock() const { return admit_; }
   std::int64_t decoded_pixels() const { return decoded_pixels_.get(); }
@@ -55,23 +73,27 @@ class Preparer {
     PatchDecoder decoder;
     std::vector<std::uint8_t> frame_patches;
   };
-  void fetch_picture(const std::shared_ptr<PackJob>& job, std::size_t i, std::size_t k, std::stop_token stop);
+  void ask_for_room(const std::shared_ptr<PackJob>& job, std::size_t i, std::size_t k, std::size_t n_bytes,
+                    std::stop_token stop);
+  void fetch_picture(const std::shared_ptr<PackJob>& job, std::size_t i, std::size_t k, Lease lease,
+                     std::stop_token stop);
   Status decode_picture(PackJob& job, std::size_t i, std::size_t k, std::span<const std::byte> object, int worker);
   /// The pictures of sample `i` that stand in its row, which is parsed once for all of them.
   void read_row_pictures(const std::shared_ptr<PackJob>& job, std::size_t i, std::vector<std::size_t> inlined);
+  /// @param held  room for the bytes that is not the buffer's own
   void picture_arrived(const std::shared_ptr<PackJob>& job, std::size_t i, std::size_t k, Result<Buffer> got,
-                       bool is_changed = false);
+                       bool is_changed, std::shared_ptr<Lease> held = nullptr);
   /// A sound picture whose object changed. @return What ChangedMedia wants.
   Status note_changed(const std::string& url);
   void count_notes(ImageNotes notes, const std::string& url);
-  std::size_t encoded_estimate(const PackTask& task) const;
-  std::size_t largest_encoded() const;
   Status check_block(std::size_t n_bytes);
 
   const LoaderSettings& settings_;
   const Dataset& dataset_;
   const std::shared_ptr<const qwen_vl::QwenVl> model_;
   const std::shared_ptr<BlockPool> blocks_;
+  const MemoryShares shares_;
+  const std::shared_ptr<MemoryBudget> encoded_;
   Fetcher& fetcher_;
   WorkerPool& workers_;
   const Clock& clock_;

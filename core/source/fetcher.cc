@@ -54,14 +54,10 @@ Status check(const FetchSettings& s) {
   return {};
 }
 
-Result<FetchedObject> copy_of(const FetchedObject& object) {
-  try {
-    FetchedObject copy = {Buffer(object.bytes.size()), object.total_bytes, object.etag, object.first_byte, object.took};
-    if (object.bytes.size() > 0) std::memcpy(copy.bytes.data(), object.bytes.data(), object.bytes.size());
-    return copy;
-  } catch (const std::bad_alloc&) {
-    return Status(Reason::kBudget, fmt::format("no memory for an object of {} bytes", object.bytes.size()));
-  }
+Result<FetchedObject> copy_of(const FetchedObject& object, const LeaseFor& lease_for) {
+  STOKER_TRY(Buffer bytes, make_buffer(lease_for, object.bytes.size()));
+  if (bytes.size() > 0) std::memcpy(bytes.data(), object.bytes.data(), bytes.size());
+  return FetchedObject{std::move(bytes), object.total_bytes, object.etag, object.first_byte, object.took};
 }
 
 // One connection per request in flight, and some descriptors for the rest of the program.
@@ -88,6 +84,20 @@ void teach_allocator_to_keep_memory() {
 }
 
 }  // namespace
+
+Result<Buffer> make_buffer(const LeaseFor& lease_for, std::size_t n_bytes) {
+  Lease lease;
+  if (lease_for) {
+    std::optional<Lease> given = lease_for(n_bytes);
+    if (!given) return Status(Reason::kBudget, fmt::format("no room for an object of {} bytes now", n_bytes));
+    lease = *std::move(given);
+  }
+  try {
+    return Buffer(n_bytes, std::move(lease));
+  } catch (const std::bad_alloc&) {
+    return Status(Reason::kBudget, fmt::format("no memory for an object of {} bytes", n_bytes));
+  }
+}
 
 class Fetcher::Impl {
  public:
@@ -213,13 +223,15 @@ void Fetcher::Impl::answer(std::unique_ptr<Job> job, Result<FetchedObject> resul
 
 void Fetcher::Impl::answer_followers(std::vector<SharedRead::Follower> followers, const Result<FetchedObject>& result) {
   for (SharedRead::Follower& follower : followers) {
-    const bool was_given_up = !result.ok() && result.status().code() == Code::kCancelled;
-    if (was_given_up && !follower.request.stop.stop_requested() && !is_closing_.load(std::memory_order_acquire)) {
-      counters_.n_submitted.add(-1);  // it joined in the moment in which the other was given up
+    // Stopped, or without room for the answer: no matter of those who joined.
+    const Code code = result.ok() ? Code::kOk : result.status().code();
+    const bool is_its_own = code == Code::kCancelled || code == Code::kExhausted;
+    if (is_its_own && !follower.request.stop.stop_requested() && !is_closing_.load(std::memory_order_acquire)) {
+      counters_.n_submitted.add(-1);
       submit(std::move(follower.request), std::move(follower.done));
       continue;
     }
-    Result<FetchedObject> own = result.ok() ? copy_of(*result) : result.status();
+    Result<FetchedObject> own = result.ok() ? copy_of(*result, follower.request.lease_for) : result.status();
     count(own);
     follower.done(std::move(own));
   }

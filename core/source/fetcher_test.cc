@@ -237,6 +237,43 @@ TEST(Fetcher, WhatIsNeededEarlierDoesNotWaitForTheTurnOfWhatIsNeededLater) {
   EXPECT_TRUE(answers.each_once());
 }
 
+TEST(Fetcher, EveryAnswerIsLeasedBeforeItHasMemory) {
+  LoopbackServer server([](const ServerRequest& r) { return serve(r); });
+  auto fetcher = make(settings_for(server));
+  const auto budget = std::make_shared<MemoryBudget>(2500);
+  const auto leased = [&](std::size_t n) { return budget->try_acquire(n); };
+  FetchRequest request = request_for("s3://b/leased");
+  request.lease_for = leased;
+  auto first = fetcher->fetch(request);
+  auto second = fetcher->fetch(request);
+  ASSERT_TRUE(first.ok() && second.ok());
+  EXPECT_EQ(budget->in_use_bytes(), 2000U);
+  EXPECT_EQ(fetcher->fetch(request).status().reason(), Reason::kBudget);
+  first = Status(Reason::kStopped, "let go");
+  EXPECT_EQ(budget->in_use_bytes(), 1000U);
+  EXPECT_TRUE(fetcher->fetch(request).ok());
+  EXPECT_LE(budget->peak_bytes(), 2500U);
+}
+
+TEST(Fetcher, WhoHasNoRoomDoesNotEndItForThoseWhoJoined) {
+  LoopbackServer server([](const ServerRequest& r) { return serve(r); });
+  auto fetcher = make(settings_for(server));
+  server.hold(true);
+  Answers answers(3);
+  FetchRequest poor = request_for("s3://b/same");
+  poor.lease_for = [](std::size_t) { return std::optional<Lease>(); };
+  fetcher->submit(poor, answers.slot(0));
+  fetcher->submit(request_for("s3://b/same"), answers.slot(1));
+  fetcher->submit(poor, answers.slot(2));
+  ASSERT_TRUE(server.wait_for_requests(1));
+  server.hold(false);
+  answers.wait();
+  EXPECT_EQ(answers.at(0).status().reason(), Reason::kBudget);
+  EXPECT_TRUE(answers.at(1).ok());
+  EXPECT_EQ(answers.at(2).status().reason(), Reason::kBudget);
+  EXPECT_TRUE(answers.each_once());
+}
+
 TEST(Fetcher, AFailureIsToldToAllWhoWaitForIt) {
   LoopbackServer server([](const ServerRequest&) { return error_reply(404, "NoSuchKey"); });
   auto fetcher = make(settings_for(server));

@@ -75,6 +75,8 @@ void Lane::settle(int worker, std::unique_ptr<Job> job, Outcome outcome) {
   if (outcome.status.code() != Code::kCancelled) {
     counters_.failed_tries[static_cast<std::size_t>(outcome.status.reason())].add(1);
   }
+  // A second request that finds no room beside the first is none.
+  if (outcome.status.code() == Code::kExhausted && job->race && job->race->leave()) return;
   if (outcome.status.code() != Code::kUnavailable) {
     // A store that says "no such object" works.
     if (outcome.status.code() == Code::kBadSample) note_success(*job, outcome, was);

@@ -17,6 +17,11 @@
 
 namespace stoker {
 
+/// Room in somebody's memory budget for so many bytes of an answer, or nothing if there is none now. Called on a source
+/// thread once the size is known and before there is memory for it; more than once if a try is repeated or asked a
+/// second time, or if a body whose size was not announced grows. Must be cheap.
+using LeaseFor = std::function<std::optional<Lease>(std::size_t n_bytes)>;
+
 /// One object, or a part of one. `url` is what resolve_media gave: an absolute path, s3://bucket/key (the key literal,
 /// never percent-decoded), http(s)://... or mem://name.
 struct FetchRequest {
@@ -37,7 +42,13 @@ struct FetchRequest {
   /// What a store packed (Content-Encoding: gzip, deflate) is unpacked, for a part by reading the whole; unless the
   /// bytes are wanted just as they are stored.
   bool as_stored = false;
+  /// The lease stays with the answer's buffer. Where it gives nothing the request ends with BUDGET. Absent: the memory
+  /// is not counted.
+  LeaseFor lease_for = {};
 };
+
+/// @return BUDGET if `lease_for` or the system has no room.
+Result<Buffer> make_buffer(const LeaseFor& lease_for, std::size_t n_bytes);
 
 struct FetchedObject {
   Buffer bytes;                   ///< exactly the part that was asked for and exists, in memory that nobody else holds

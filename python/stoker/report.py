@@ -79,7 +79,8 @@ class Report:
             f"at most {fetch['limit']} in flight, {fetch['retries']} retries, {fetch['throttled']} throttled, "
             f"{fetch['hedges']} late ones asked for twice ({fetch['hedges_won']} answered sooner)",
             *self._cache_lines(p["cache"]),
-            f"memory     peak {memory['peak_bytes'] / 1e6:.1f} MB of {memory['limit_bytes'] / 1e6:.1f} MB",
+            f"memory     peak {memory['peak_bytes'] / 1e6:.1f} MB of {memory['limit_bytes'] / 1e6:.1f} MB, encoded "
+            f"objects {memory['encoded_peak_bytes'] / 1e6:.1f} MB of {memory['encoded_limit_bytes'] / 1e6:.1f} MB",
         ]
         if fetch["failed_tries"]:
             by_code = ", ".join(f"{code} {n}" for code, n in sorted(fetch["failed_tries"].items()))

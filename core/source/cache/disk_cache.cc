@@ -103,7 +103,9 @@ std::optional<FetchedObject> DiskCache::read(const CacheKey& key, const FetchReq
     const std::size_t size = static_cast<std::size_t>(front.entry.object_bytes);
     if (size > kMaxQueuedBytes || (!is_whole && size > kMaxForParts)) return std::nullopt;
     if (!request.if_match.empty() && request.if_match != front.entry.etag) return std::nullopt;
-    object.bytes = Buffer(size);
+    Result<Buffer> room = make_buffer(request.lease_for, size);
+    if (!room.ok()) return std::nullopt;  // the network's read will say so
+    object.bytes = *std::move(room);
     object.total_bytes = size;
     object.etag = front.entry.etag;
     const std::size_t head = front.entry.head_bytes();

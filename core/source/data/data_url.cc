@@ -120,7 +120,7 @@ Result<FetchedObject> DataSource::read(const FetchRequest& request, const Locati
     object.bytes = std::move(whole);
     return object;
   }
-  object.bytes = Buffer(static_cast<std::size_t>(n_bytes));
+  STOKER_TRY(object.bytes, make_buffer(request.lease_for, static_cast<std::size_t>(n_bytes)));
   if (n_bytes > 0) std::memcpy(object.bytes.data(), whole.data() + begin, static_cast<std::size_t>(n_bytes));
   return object;
 }

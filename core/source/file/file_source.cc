@@ -84,7 +84,7 @@ Result<FetchedObject> FileSource::read(const FetchRequest& request, const Locati
     return Status(Reason::kMediaChanged,
                   fmt::format("{}: it is now {}, not {}", at.shown(), object.etag, request.if_match));
   }
-  object.bytes = Buffer(static_cast<std::size_t>(n_bytes));
+  STOKER_TRY(object.bytes, make_buffer(request.lease_for, static_cast<std::size_t>(n_bytes)));
   std::uint64_t done = 0;
   while (done < n_bytes) {
     if (stop.stop_requested() || request.stop.stop_requested()) return Status(Reason::kStopped, "no longer wanted");

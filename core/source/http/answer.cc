@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cstring>
-#include <new>
 
 #include <fmt/format.h>
 
@@ -140,13 +139,13 @@ bool Answer::make_room(std::uint64_t n_bytes) {
     return refuse(Reason::kMediaTooLarge,
                   fmt::format("{} bytes are more than the limit of {}", n_bytes, options_.max_object_bytes));
   }
-  try {
-    Buffer larger(static_cast<std::size_t>(n_bytes));
-    if (n_filled_ > 0) std::memcpy(larger.data(), bytes_.data(), static_cast<std::size_t>(n_filled_));
-    bytes_ = std::move(larger);
-  } catch (const std::bad_alloc&) {
-    return refuse(Reason::kBudget, fmt::format("no memory for an object of {} bytes", n_bytes));
+  Result<Buffer> larger = make_buffer(options_.lease_for, static_cast<std::size_t>(n_bytes));
+  if (!larger.ok()) {
+    refusal_ = std::move(larger).status();
+    return false;
   }
+  if (n_filled_ > 0) std::memcpy(larger->data(), bytes_.data(), static_cast<std::size_t>(n_filled_));
+  bytes_ = *std::move(larger);
   return true;
 }
 

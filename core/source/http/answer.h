@@ -54,6 +54,7 @@ class Answer {
   struct Options {
     std::uint64_t max_object_bytes = 0;
     bool as_stored = false;  ///< see FetchRequest
+    LeaseFor lease_for = {};
   };
   /// @param partial  What an earlier answer gave: then only the rest was asked for.
   void begin(std::uint64_t offset, std::optional<std::uint64_t> length, const Options& options,

@@ -172,7 +172,9 @@ void HttpLoop::Impl::begin(std::unique_ptr<Job> job) {
   slot->wire = std::move(wire).value();
   slot->link_headers();
   slot->answer.begin(job->request.offset, job->request.length,
-                     {.max_object_bytes = settings_.max_object_bytes, .as_stored = job->request.as_stored},
+                     {.max_object_bytes = settings_.max_object_bytes,
+                      .as_stored = job->request.as_stored,
+                      .lease_for = job->request.lease_for},
                      std::exchange(job->partial, std::nullopt));
   slot->job = std::move(job);
   slot->started = slot->last_progress = now_;

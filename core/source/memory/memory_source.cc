@@ -17,7 +17,7 @@ Result<FetchedObject> MemorySource::read(const FetchRequest& request, const Loca
   if (!request.if_match.empty() && request.if_match != object.etag)
     return Status(Reason::kMediaChanged, at.shown() + ": it changed");
   object.total_bytes = whole->size();
-  object.bytes = Buffer(static_cast<std::size_t>(n_bytes));
+  STOKER_TRY(object.bytes, make_buffer(request.lease_for, static_cast<std::size_t>(n_bytes)));
   if (n_bytes > 0) std::memcpy(object.bytes.data(), whole->data() + begin, static_cast<std::size_t>(n_bytes));
   return object;
 }
