@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import random
+import subprocess
+import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -134,3 +139,65 @@ def test_relative_folders_are_taken_from_the_settings_file(tmp_path: Path) -> No
         {"data": [{"manifest": "a.jsonl"}], "model": "m", "cache": {"dir": "kept", "limit": 1}}, base=tmp_path
     )
     assert made.cache.dir == str(tmp_path / "kept")
+
+
+_SOAK_S = 60.0
+_RUN = """
+import json, sys
+from stoker import Loader, Settings
+with Loader(Settings.from_dict(json.loads(sys.stdin.read()))) as loader:
+    for batch in loader:
+        print(batch.digest(), flush=True)
+"""
+
+
+@pytest.mark.soak
+def test_killed_processes_and_damaged_files_change_no_batch(server: StorageServer, tmp_path: Path) -> None:
+    plain = remote(server, good_data(tmp_path / "data", 60), tmp_path, "soak")
+    expected = [digest for step in digests(plain) for digest in step]
+    folder = tmp_path / "cache"
+    limit = 400_000  # about half of it all
+    rng = random.Random(1)
+    running: dict[subprocess.Popen[str], float] = {}
+    n_whole = n_killed = n_damaged = 0
+    end = time.monotonic() + _SOAK_S
+    while time.monotonic() < end or running:
+        while len(running) < 4 and time.monotonic() < end:
+            validate = rng.choice(["always", "never"])
+            settings = plain.replace(
+                cache={"dir": folder, "limit": limit, "validate": validate},
+                speed={"prefetch_steps": rng.choice([0, 4])},
+            )
+            child = subprocess.Popen(
+                [sys.executable, "-c", _RUN], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
+            assert child.stdin is not None
+            child.stdin.write(json.dumps(settings.to_dict()))
+            child.stdin.close()
+            running[child] = time.monotonic() + rng.uniform(0.3, 6.0)
+        for child, dies_at in list(running.items()):
+            if child.poll() is None and time.monotonic() > dies_at:
+                child.kill()
+            if child.poll() is not None:
+                assert child.stdout is not None
+                found = child.stdout.read().split()
+                killed = child.returncode < 0
+                assert found == expected or (killed and found == expected[: len(found)])
+                n_killed, n_whole = n_killed + killed, n_whole + (not killed)
+                del running[child]
+        entries = [path for path in folder.rglob("*") if len(path.name) == 62]
+        if entries:
+            victim = rng.choice(entries)
+            try:
+                body = bytearray(victim.read_bytes())
+                body[rng.randrange(len(body))] ^= 1 << rng.randrange(8)
+                victim.write_bytes(body if rng.random() < 0.5 else body[: rng.randrange(len(body))])
+                n_damaged += 1
+            except (FileNotFoundError, ValueError):  # evicted meanwhile, or cut to nothing before
+                pass
+        time.sleep(0.02)
+    assert min(n_killed, n_whole, n_damaged) > 5
+    run(plain.replace(cache={"dir": folder, "limit": limit}))
+    left = [path.stat().st_size for path in folder.rglob("*") if path.is_file() and len(path.name) > 10]
+    assert sum(-(-size // BLOCK) * BLOCK for size in left) <= limit
+    assert not list((folder / "stoker-objects-1" / "tmp").iterdir())
