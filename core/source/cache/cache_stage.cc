@@ -50,8 +50,11 @@ void CacheStage::settle(int worker, std::unique_ptr<Job> job, Outcome outcome) {
 }
 
 void CacheStage::settle_answer(Job& job, Result<FetchedObject>& result) {
-  if (!job.kept || !result.ok()) return;
+  if (!job.kept) return;
   Kept& kept = *job.kept;
+  // Another version came while the older one took the room that was meant for it. Whoever asks again has it all.
+  if (!result.ok() && result.status().code() == Code::kExhausted && !kept.etag.empty()) cache_->forget(kept.key);
+  if (!result.ok()) return;
   if (job.is_unchanged) {
     kept.found.first_byte = result->first_byte;
     kept.found.took = result->took;

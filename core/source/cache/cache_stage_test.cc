@@ -142,6 +142,20 @@ TEST_F(CachedFetcher, AChangedObjectIsNeverTheOldOne) {
   EXPECT_EQ(store_.n_bodies_, 40);
 }
 
+TEST_F(CachedFetcher, WhoHasRoomForOneGetsTheNewVersionWhenHeAsksAgain) {
+  keep(1);
+  auto fetcher = cached();
+  const auto budget = std::make_shared<MemoryBudget>(1500);
+  FetchRequest request = media(url_of(0));
+  request.lease_for = [&](std::size_t n) { return budget->try_acquire(n); };
+  EXPECT_EQ(text(*fetcher->fetch(request)), object_of(target_of(0)));
+  EXPECT_EQ(budget->peak_bytes(), 1000U) << "what is kept is leased too";
+  EXPECT_EQ(budget->in_use_bytes(), 0U);
+  store_.version_ = 1;
+  EXPECT_EQ(fetcher->fetch(request).status().reason(), Reason::kBudget) << "both versions at the same time";
+  EXPECT_EQ(text(*fetcher->fetch(request)), Store::object(target_of(0), 1));
+}
+
 TEST_F(CachedFetcher, WhoPlannedWithATagGetsThatVersionOrNone) {
   keep(2);
   auto fetcher = cached();

@@ -53,14 +53,14 @@ bool read_front(int fd, const CacheKey& key, Front& front) {
 // A tag that stands for exactly these bytes.
 bool is_strong(std::string_view etag) { return !etag.empty() && !etag.starts_with("W/"); }
 
-FetchedObject part_of(FetchedObject whole, const FetchRequest& request) {
+std::optional<FetchedObject> part_of(FetchedObject whole, const FetchRequest& request) {
   const std::size_t size = whole.bytes.size();
   const std::size_t begin = std::min<std::uint64_t>(request.offset, size);
   const std::size_t n_bytes = std::min<std::uint64_t>(request.length.value_or(UINT64_MAX), size - begin);
-  if (n_bytes == size) return whole;
-  Buffer part(n_bytes);
-  if (n_bytes > 0) std::memcpy(part.data(), whole.bytes.data() + begin, n_bytes);
-  whole.bytes = std::move(part);
+  Result<Buffer> part = make_buffer(request.lease_for, n_bytes);
+  if (!part.ok()) return std::nullopt;
+  if (n_bytes > 0) std::memcpy(part->data(), whole.bytes.data() + begin, n_bytes);
+  whole.bytes = *std::move(part);
   return whole;
 }
 
@@ -103,7 +103,7 @@ std::optional<FetchedObject> DiskCache::read(const CacheKey& key, const FetchReq
     const std::size_t size = static_cast<std::size_t>(front.entry.object_bytes);
     if (size > kMaxQueuedBytes || (!is_whole && size > kMaxForParts)) return std::nullopt;
     if (!request.if_match.empty() && request.if_match != front.entry.etag) return std::nullopt;
-    Result<Buffer> room = make_buffer(request.lease_for, size);
+    Result<Buffer> room = make_buffer(is_whole ? request.lease_for : LeaseFor(), size);
     if (!room.ok()) return std::nullopt;  // the network's read will say so
     object.bytes = *std::move(room);
     object.total_bytes = size;
@@ -119,8 +119,11 @@ std::optional<FetchedObject> DiskCache::read(const CacheKey& key, const FetchReq
     folder_->remove(key);
     return std::nullopt;
   }
+  if (is_whole) return object;
   return part_of(std::move(object), request);
 }
+
+void DiskCache::forget(const CacheKey& key) { folder_->remove(key); }
 
 void DiskCache::offer(const CacheKey& key, const FetchedObject& whole) {
   const std::size_t size = whole.bytes.size();

@@ -51,6 +51,8 @@ class DiskCache {
   std::optional<FetchedObject> read(const CacheKey& key, const FetchRequest& request);
   /// Keeps a copy of a whole object, if it is of the share and writing keeps up. Threads: any. Does not block.
   void offer(const CacheKey& key, const FetchedObject& whole) STOKER_EXCLUDES(mu_);
+  /// Deletes what is kept. Threads: any.
+  void forget(const CacheKey& key);
   /// How a request for what could have been kept was answered. Threads: any.
   void count_hit(std::uint64_t n_bytes);
   void count_miss(bool has_changed);

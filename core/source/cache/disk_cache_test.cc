@@ -413,7 +413,8 @@ TEST(DiskCache, AFullDiskRestsWritingWithOneLine) {
 
 TEST(DiskCache, ADiskThatIsReallyFull) {
   const Folder folder;
-  if (mount("none", folder.path().c_str(), "tmpfs", 0, "size=256k,nr_inodes=200") != 0) GTEST_SKIP() << "only root may mount a disk";
+  if (mount("none", folder.path().c_str(), "tmpfs", 0, "size=256k,nr_inodes=200") != 0)
+    GTEST_SKIP() << "only root may mount a disk";
   {
     const Warnings warnings;
     auto cache = open(folder, 1 << 20);
