@@ -50,9 +50,27 @@ std::string quoted(std::string_view text) {
   return out += '"';
 }
 
+std::string shortened(const std::string& text) {
+  constexpr std::size_t kPrefix = 64;
+  if (text.size() <= kPrefix) return text;
+  std::size_t n = kPrefix;
+  while (n > 0 && (static_cast<unsigned char>(text[n]) & 0xC0) == 0x80) --n;
+  return text.substr(0, n) + "... (" + std::to_string(text.size()) + " characters)";
+}
+
+// A presigned URL carries its secret in the query, and user:password@ speaks for itself.
+std::string public_part(std::string_view url) {
+  url = url.substr(0, std::min(url.find_first_of("?#"), url.size()));
+  const std::size_t host = url.find("://") + 3;
+  const std::size_t end_of_host = std::min(url.find('/', host), url.size());
+  const std::size_t at_sign = url.substr(0, end_of_host).rfind('@');
+  std::string out(url.substr(0, host));
+  out += at_sign == std::string_view::npos || at_sign < host ? url.substr(host) : url.substr(at_sign + 1);
+  return out;
+}
+
 Status refuse_scheme(std::string_view scheme, std::string_view url) {
-  return {Reason::kMediaScheme, quoted(url.substr(0, std::min(url.find('?'), url.size()))) + ": scheme \"" +
-                                    std::string(scheme) +
+  return {Reason::kMediaScheme, quoted(public_part(url)) + ": scheme \"" + std::string(scheme) +
                                     "\" is not served by this version (served: paths, file, s3, http, https, data)"};
 }
 
@@ -140,16 +158,16 @@ Result<Location> parse_location(std::string_view url) {
 }
 
 std::string shown_media(std::string_view reference) {
-  constexpr std::size_t kPrefix = 64;
   constexpr std::size_t kLongestName = 255;  // of a file, on every system
-  const bool is_data = reference.size() >= 5 && split_scheme(reference.substr(0, 5)).scheme == "data";
+  const std::string scheme = split_scheme(reference.substr(0, 16)).scheme;
+  std::string shown(reference);
+  const bool is_literal = scheme.empty() || scheme == "s3" || scheme == "mem" || scheme == "file" || scheme == "data";
+  if (!is_literal) {
+    shown = public_part(reference);
+    if (reference.find('?') != std::string_view::npos) shown += "?...";
+  }
   // Base64 has slashes, so it is not its last name that is long, but all of it.
-  const bool is_too_long = reference.size() > 4 * kLongestName;
-  if (!is_data && !is_too_long) return std::string(reference);
-  if (reference.size() <= kPrefix) return std::string(reference);
-  std::size_t n = kPrefix;
-  while (n > 0 && (static_cast<unsigned char>(reference[n]) & 0xC0) == 0x80) --n;
-  return std::string(reference.substr(0, n)) + "... (" + std::to_string(reference.size()) + " characters)";
+  return scheme == "data" || shown.size() > 4 * kLongestName ? shortened(shown) : shown;
 }
 
 std::string Location::shown() const {
@@ -164,15 +182,7 @@ std::string Location::shown() const {
     case Kind::kHttp:
       break;
   }
-  // A presigned URL carries its secret in the query, and user:password@ speaks for itself.
-  std::string_view url = key;
-  url = url.substr(0, std::min(url.find_first_of("?#"), url.size()));
-  const std::size_t host = url.find("://") + 3;
-  const std::size_t end_of_host = std::min(url.find('/', host), url.size());
-  const std::size_t at_sign = url.substr(0, end_of_host).rfind('@');
-  std::string out(url.substr(0, host));
-  out += at_sign == std::string_view::npos || at_sign < host ? url.substr(host) : url.substr(at_sign + 1);
-  return quoted(out);
+  return quoted(public_part(key));
 }
 
 std::string percent_encode(std::string_view bytes, bool keep_slash) {

@@ -37,8 +37,8 @@ struct Location {
 /// impossible bucket name.
 Result<Location> parse_location(std::string_view url);
 
-/// A reference for ledgers and messages: as it is, but a data: URL or base64 that was taken for a path is cut to 64
-/// characters, with its length.
+/// A reference for ledgers and messages: as it is, but an http URL without user and query, which may be a signature,
+/// and a data: URL or base64 that was taken for a path cut to 64 characters, with its length.
 std::string shown_media(std::string_view reference);
 
 /// "%41" for every byte that is not unreserved (RFC 3986, 2.3); a slash stays if `keep_slash`. As S3 signatures want

@@ -31,6 +31,11 @@ TEST(Url, MessagesHideWhatAUrlMayCarry) {
   EXPECT_EQ(shown("https://h.example?token=1"), "\"https://h.example\"");
   EXPECT_EQ(shown("s3://b/a?b#c"), "\"s3://b/a?b#c\"");
   EXPECT_EQ(shown("/a\nb"), "\"/a?b\"");
+  EXPECT_EQ(shown_media("https://user:pass@h.example/x.png?token=1"), "https://h.example/x.png?...");
+  EXPECT_EQ(shown_media("ftp://user@h/x?token=1"), "ftp://h/x?...");
+  EXPECT_EQ(shown_media("s3://b/a?b@c"), "s3://b/a?b@c") << "the key";
+  EXPECT_EQ(shown_media("a?b.png"), "a?b.png");
+  EXPECT_EQ(resolve_media("ftp://user:pass@h/x?token=1", "/root").status().message().substr(0, 11), "\"ftp://h/x\"");
   EXPECT_LT(shown(("/" + std::string(10'000, 'x')).c_str()).size(), 500U);
 }
 

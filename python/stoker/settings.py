@@ -292,7 +292,7 @@ class Settings:
         values = dataclasses.asdict(self)
         values["data"] = [dict(d) for d in values["data"]]
         if hide_secrets:
-            for name in ("access_key_id", "secret_access_key", "session_token"):
+            for name in _SECRET:
                 values["storage"].pop(name)
         return values
 
@@ -495,6 +495,13 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     return _convert_plain(hint, value, where)
 
 
+_SECRET = ("access_key_id", "secret_access_key", "session_token")
+
+
+def _shown(value: Any, where: str) -> str:
+    return "something else" if where.rpartition(".")[2] in _SECRET else repr(value)
+
+
 def _convert_plain(hint: Any, value: Any, where: str) -> Any:
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
@@ -503,7 +510,7 @@ def _convert_plain(hint: Any, value: Any, where: str) -> Any:
     if hint in (int, str, float, bool, type(None)) and type(value) is hint:
         return value
     name = getattr(hint, "__name__", str(hint))
-    raise InvalidArgumentError(f"`{where}`: expected {name}, got {value!r}", "SETTINGS")
+    raise InvalidArgumentError(f"`{where}`: expected {name}, got {_shown(value, where)}", "SETTINGS")
 
 
 def _join(where: str, key: str) -> str:

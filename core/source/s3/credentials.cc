@@ -127,8 +127,20 @@ bool names_web_identity(const StorageSettings& settings) {
          settings.environment("AWS_ROLE_ARN");
 }
 
-// A source tells in the words of others, who may have put keys into them. Nothing that could be one is passed on.
-std::string without_long_words(std::string_view text) {
+constexpr Nanos kMostAhead = std::chrono::minutes(5);  // of the end of keys
+constexpr Nanos kLeastPause = std::chrono::seconds(1);
+constexpr Nanos kMostPause = std::chrono::seconds(30);
+constexpr Nanos kTrustSame = std::chrono::seconds(10);
+constexpr std::size_t kEarlierKeys = 4;
+
+bool is_same(const S3Keys& a, const S3Keys& b) {
+  return a.access_key_id == b.access_key_id && a.secret_access_key == b.secret_access_key &&
+         a.session_token == b.session_token;
+}
+
+}  // namespace
+
+std::string without_likely_keys(std::string_view text) {
   constexpr std::string_view kBreaks = " \t\r\n\"'`,;:()[]{}<>|&?";
   constexpr std::size_t kLongest = 19, kMost = 400;  // an access key id has 20
   std::string out;
@@ -146,19 +158,6 @@ std::string without_long_words(std::string_view text) {
   }
   return out;
 }
-
-constexpr Nanos kMostAhead = std::chrono::minutes(5);  // of the end of keys
-constexpr Nanos kLeastPause = std::chrono::seconds(1);
-constexpr Nanos kMostPause = std::chrono::seconds(30);
-constexpr Nanos kTrustSame = std::chrono::seconds(10);
-constexpr std::size_t kEarlierKeys = 4;
-
-bool is_same(const S3Keys& a, const S3Keys& b) {
-  return a.access_key_id == b.access_key_id && a.secret_access_key == b.secret_access_key &&
-         a.session_token == b.session_token;
-}
-
-}  // namespace
 
 CredentialStore::CredentialStore(const StorageSettings& settings, const Clock& clock)
     : settings_(settings), clock_(clock) {
@@ -333,7 +332,7 @@ std::string CredentialStore::take_keys(SourcedKeys got, Nanos now) {
 }
 
 std::string CredentialStore::take_failure(const Status& why, bool was_afresh, Nanos now) {
-  const std::string text = without_long_words(why.message());
+  const std::string text = without_likely_keys(why.message());
   failure_ = Status(Reason::kFetchCredentials, fmt::format("{}: {}", left_to_source_, text));
   is_afresh_ = is_afresh_ || was_afresh;
   due_ = now + std::min(kMostPause, kLeastPause * (1 << std::min(n_failures_, 5)));

@@ -27,6 +27,9 @@ IniFile parse_ini(std::string_view text);
 /// The values of one profile, from the credentials file and the config file (where sections are called "profile NAME").
 std::map<std::string, std::string> read_profile(const StorageSettings& settings, std::string& name);
 
+/// The words of others, who may have put keys into them, without any that could be one; one line, of some 400 bytes.
+std::string without_likely_keys(std::string_view text);
+
 /// Keys, where they come from, and how often they were read anew.
 struct Credentials {
   S3Keys keys;

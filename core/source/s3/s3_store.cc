@@ -29,6 +29,18 @@ constexpr std::array<std::string_view, 11> kCredentialCodes = {
 constexpr std::array<std::string_view, 5> kThrottleCodes = {"SlowDown", "Throttling", "ThrottlingException",
                                                             "RequestLimitExceeded", "TooManyRequests"};
 
+// Codes, regions and hosts: nothing else of a store's words goes into a message or a signature unread.
+bool is_name(std::string_view text) {
+  constexpr std::size_t kLongest = 128;
+  return text.size() <= kLongest && text.find_first_not_of(
+                                        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                        "0123456789-_.:") == std::string_view::npos;
+}
+
+std::string shown(const std::string& code, const std::string& message) {
+  return message.empty() ? code : code + " (" + message.substr(0, 200) + ")";
+}
+
 bool looks_like_ip(std::string_view host) {
   return host.find_first_not_of("0123456789.") == std::string_view::npos || host.front() == '[';
 }
@@ -131,9 +143,11 @@ Result<std::unique_ptr<S3Store>> S3Store::create(const StorageSettings& settings
       settings.environment("AWS_RESPONSE_CHECKSUM_VALIDATION").value_or(get(profile, "response_checksum_validation"));
   StorageSettings chosen = settings;
   chosen.addressing = choose_addressing(settings, profile);
-  if (endpoint.is_custom)
-    log(LogLevel::kInfo, fmt::format("s3: endpoint {}://{} (from {}), region {}", endpoint.scheme, endpoint.host,
-                                     endpoint.source, region));
+  if (endpoint.is_custom) {
+    const char* style = chosen.addressing == Addressing::kVirtualHost ? "virtual-host style" : "path style";
+    log(LogLevel::kInfo, fmt::format("s3: endpoint {}://{} (from {}), region {}, {}", endpoint.scheme, endpoint.host,
+                                     endpoint.source, region, style));
+  }
   return std::unique_ptr<S3Store>(
       new S3Store(chosen, std::move(endpoint), std::move(region), validation != "when_required", clock));
 }
@@ -174,13 +188,6 @@ Result<WireRequest> S3Store::prepare(const Job& job) {
   return wire;
 }
 
-std::string S3Store::shown(const std::string& code, std::string message) const {
-  // A store may echo what it was sent. Keys never leave through a message.
-  if (credentials_.is_betrayed_by(message)) message.clear();
-  if (message.size() > 200) message.resize(200);
-  return message.empty() ? code : code + " (" + message + ")";
-}
-
 Outcome S3Store::explain_redirect(const Job& job, const WireRequest& sent, const AnswerHead& head,
                                   const std::string& region, const std::string& endpoint) {
   std::string known = region_of(job.at.bucket);
@@ -210,9 +217,19 @@ Outcome S3Store::explain_credentials(const WireRequest& sent, const AnswerHead& 
   return outcome;
 }
 
+S3Error S3Store::read_error(std::string_view error_body) const {
+  S3Error error = parse_s3_error(error_body);
+  for (std::string* name : {&error.code, &error.region, &error.endpoint}) {
+    if (!is_name(*name) || credentials_.is_betrayed_by(*name)) name->clear();
+  }
+  error.message = credentials_.is_betrayed_by(error.message) ? "" : without_likely_keys(error.message);
+  return error;
+}
+
 Outcome S3Store::explain(const Job& job, const WireRequest& sent, const AnswerHead& head, std::string_view error_body) {
-  const S3Error error = parse_s3_error(error_body);
-  const std::string region = !head.bucket_region.empty() ? head.bucket_region : error.region;
+  const S3Error error = read_error(error_body);
+  std::string region = !head.bucket_region.empty() ? head.bucket_region : error.region;
+  if (!is_name(region) || credentials_.is_betrayed_by(region)) region.clear();
   const bool names_other_region = !region.empty() && region != sent.region;
   if ((head.status >= 300 && head.status < 400 && head.status != 304) || (head.status == 400 && names_other_region)) {
     return explain_redirect(job, sent, head, region, error.endpoint);

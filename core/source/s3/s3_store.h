@@ -9,6 +9,7 @@
 #include "base/mutex.h"
 #include "source/http/dialect.h"
 #include "source/s3/credentials.h"
+#include "source/s3/error_xml.h"
 #include "source/s3/sigv4.h"
 #include "source/storage_settings.h"
 
@@ -60,7 +61,8 @@ class S3Store final : public Dialect {
   Outcome explain_redirect(const Job& job, const WireRequest& sent, const AnswerHead& head, const std::string& region,
                            const std::string& endpoint) STOKER_EXCLUDES(mu_);
   Outcome explain_credentials(const WireRequest& sent, const AnswerHead& head, const std::string& code);
-  std::string shown(const std::string& code, std::string message) const;
+  /// What a store says, which may echo what it was sent: keys never leave through a message.
+  S3Error read_error(std::string_view error_body) const;
 
   const Addressing addressing_;
   const bool is_anonymous_;
