@@ -66,7 +66,8 @@ StorageSettings storage_of(const nb::dict& given, const std::optional<Environ>& 
 }
 
 nb::tuple fetch(const std::string& url, std::uint64_t offset, std::optional<std::uint64_t> length,
-                const nb::dict& storage, double outage_limit_s, const std::optional<Environ>& environ) {
+                const std::string& if_match, const nb::dict& storage, double outage_limit_s,
+                const std::optional<Environ>& environ) {
   FetchSettings settings;
   settings.storage = storage_of(storage, environ);
   settings.outage_limit_s = outage_limit_s;
@@ -77,6 +78,7 @@ nb::tuple fetch(const std::string& url, std::uint64_t offset, std::optional<std:
     request.url = url;
     request.offset = offset;
     request.length = length;
+    request.if_match = if_match;
     return fetcher->fetch(std::move(request));
   }();
   const FetchedObject got = value_or_throw(std::move(object));
@@ -123,7 +125,8 @@ std::map<std::string, std::string> s3_error(nb::bytes body) {
 
 void bind_source(nb::module_& m) {
   m.def("fetch", &fetch, nb::arg("url"), nb::kw_only(), nb::arg("offset") = 0, nb::arg("length") = nb::none(),
-        nb::arg("storage") = nb::dict(), nb::arg("outage_limit_s") = 600.0, nb::arg("environ") = nb::none(),
+        nb::arg("if_match") = "", nb::arg("storage") = nb::dict(), nb::arg("outage_limit_s") = 600.0,
+        nb::arg("environ") = nb::none(),
         "Reads one object or a part of it: (bytes, bytes in all, tag). `storage` holds settings by name; `environ` "
         "replaces the "
         "process's environment.");

@@ -32,6 +32,15 @@ bool is_name(std::string_view found, std::string_view lower_case) {
                     [](char a, char b) { return (a >= 'A' && a <= 'Z' ? static_cast<char>(a | 0x20) : a) == b; });
 }
 
+// What S3 says in the body of a 416 where others send "Content-Range: bytes */1000".
+std::optional<std::uint64_t> actual_size(std::string_view error_body) {
+  constexpr std::string_view kOpen = "<ActualObjectSize>";
+  const std::size_t at = error_body.find(kOpen);
+  if (at == std::string_view::npos) return std::nullopt;
+  const std::string_view rest = error_body.substr(at + kOpen.size());
+  return to_number(rest.substr(0, rest.find('<')));
+}
+
 // "bytes 0-99/1000", "bytes 0-99/*", "bytes */1000"
 std::optional<AnswerHead::Range> to_range(std::string_view value) {
   if (value.substr(0, 6) != "bytes ") return std::nullopt;
@@ -270,11 +279,10 @@ Result<FetchedObject> Answer::finish() {
   FetchedObject object;
   object.etag = head_.etag;
   if (head_.status == 416) {
-    object.total_bytes = head_.content_range ? head_.content_range->total.value_or(0) : 0;
+    const auto total = head_.content_range ? head_.content_range->total : actual_size(error_body_);
     // A store that refuses a range inside the object would otherwise make it look empty.
-    if (!head_.content_range || !head_.content_range->total || object.total_bytes > offset_) {
-      return Status(Reason::kFetchServer, "the store refuses the range");
-    }
+    if (!total || *total > offset_) return Status(Reason::kFetchServer, "the store refuses the range");
+    object.total_bytes = *total;
     return object;
   }
   if (refusal_.ok() && !is_placed_ && head_.content_length.value_or(0) == 0 && !head_.content_range &&

@@ -164,6 +164,13 @@ TEST(Answer, ARangePastTheEndIsEmptyOnlyIfItIsPastTheEnd) {
   EXPECT_EQ(past->bytes.size(), 0U);
   EXPECT_FALSE(feed({"HTTP/1.1 416 No", "Content-Range: bytes */10"}, "", 1, 9, 1).ok());
   EXPECT_FALSE(feed({"HTTP/1.1 416 No"}, "", 1, 9, 1).ok());
+  const auto told = [](const std::string& size) {  // as S3 does
+    return "<Error><Code>InvalidRange</Code><ActualObjectSize>" + size + "</ActualObjectSize></Error>";
+  };
+  EXPECT_EQ(feed({"HTTP/1.1 416 No", "Content-Length: 79"}, told("10"), 3, 10, 5)->total_bytes, 10U);
+  for (const char* size : {"11", "x", "", "-1", "99999999999999999999999"}) {
+    EXPECT_FALSE(feed({"HTTP/1.1 416 No", "Content-Length: 90"}, told(size), 3, 10, 5).ok()) << size;
+  }
 }
 
 TEST(Answer, RetryAfterIsBounded) {
