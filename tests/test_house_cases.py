@@ -52,11 +52,11 @@ def test_a_marker_that_cannot_be_read_is_an_error() -> None:
 
 
 def test_the_catalogue_has_every_case_of_the_generator() -> None:
-    """Files that make_cases.py writes for pictures, rows and texts belong to a case that the page lists."""
+    """Files that make_cases.py writes for pictures, rows, texts and storage belong to a case that the page lists."""
     source = (ROOT / "tools" / "cases" / "make_cases.py").read_text(encoding="utf-8")
     missing = [
         f"{kind}-{n:02}"
-        for kind in ("IMG", "JSL", "TXT")
+        for kind in ("IMG", "JSL", "TXT", "NET")
         for n in range(1, 100)
         if f'"{kind}-{n:02}"' in source and f"{kind}-{n:02}" not in CATALOGUE
     ]

@@ -118,6 +118,7 @@ def test_keys_are_asked_for_ahead_of_their_end(
     assert {seen.status for seen in server.requests()} <= {200, 206}, "no key was used beyond its end"
 
 
+@pytest.mark.case("NET-02", "keys of botocore are asked for afresh, once for all; batches the same")
 def test_refused_keys_are_asked_for_afresh(
     process: Process, server: StorageServer, data: DataSet, tmp_path: Path, expected: list[list[str]]
 ) -> None:

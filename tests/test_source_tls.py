@@ -79,15 +79,22 @@ def fetch(port: int, *, environ: dict[str, str] | None = None, **storage: Any) -
     return bytes(body)
 
 
+@pytest.mark.case("NET-06", "both work, the setting first; without verification every start warns")
 def test_a_ca_file_of_the_settings_or_the_environment_is_believed(folder: Path, port: int) -> None:
     ca = str(folder / "ca.pem")
     stranger = str(folder / "stranger.pem")
     assert fetch(port, ca_file=ca) == BODY
     assert fetch(port, environ={"AWS_CA_BUNDLE": ca}) == BODY
     assert fetch(port, ca_file=ca, environ={"AWS_CA_BUNDLE": stranger}) == BODY
-    assert fetch(port, verify_tls=False) == BODY
+    _core.drain_log()
+    for _ in range(2):
+        assert fetch(port, verify_tls=False) == BODY
+    assert [line for _, line in _core.drain_log()] == [
+        "fetch: certificates are not verified (storage.verify_tls is false)"
+    ] * 2
 
 
+@pytest.mark.case("NET-06", "FETCH_TLS with the CA file in use")
 def test_an_unknown_ca_is_an_error_that_names_the_file(folder: Path, port: int) -> None:
     stranger = str(folder / "stranger.pem")
     missing = str(folder / "missing.pem")

@@ -1,4 +1,4 @@
-"""What trouble people meet with pictures, rows and texts, and what is wanted: the first columns of docs/robustness.md.
+"""What trouble people meet, and what is wanted: the first columns of docs/robustness.md.
 
 Ids are those of tools/cases/make_cases.py, which writes the files; ``X-`` ones are made by the tests themselves. A test
 that holds a case carries ``@pytest.mark.case("IMG-07", "what comes out")``; see tools/robustness_doc.py.
@@ -76,6 +76,22 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "TXT-09": ("part types of other interfaces", "mapped in order, or PART_TYPE"),
     "TXT-10": ("media whose rendered text has no placeholder", "MEDIA_COUNT before any picture is fetched"),
     "TXT-11": ("3 of 10 rows over the limit", "counted per reason and listed in the ledger"),
+    "NET-01": (
+        "503 SlowDown under many parallel reads",
+        "retried with growing, jittered waits and a limit that shrinks",
+    ),
+    "NET-02": ("keys that end in mid run", "renewed ahead of their end and once on a refusal, by one for all"),
+    "NET-03": ("a body that ends early, but cleanly", "never taken for the whole; continued where it ended"),
+    "NET-04": ("301 without Location: the bucket is in another region", "followed once, or FETCH_REDIRECT naming both"),
+    "NET-05": ("an endpoint of one's own, in settings or environment", "its precedence kept; nothing goes elsewhere"),
+    "NET-06": ("storage with a certificate of one's own CA", "ca_file or AWS_CA_BUNDLE; FETCH_TLS names the file"),
+    "NET-07": ("5 s to a first byte, a trickle, silence", "separate limits, settable; FETCH_TIMEOUT says which"),
+    "NET-08": ("keys with +, %2B, space, =, &, ?, #", "encoded once, for path and signature"),
+    "NET-09": ("keys with //, a leading slash, /./", "opaque; joining adds exactly one slash"),
+    "NET-10": ("a prefix of a bucket as manifest", "never half of a listing"),
+    "NET-11": ("a manifest replaced during the run", "noticed; the run stops, and a resume compares first"),
+    "NET-12": ("ulimit -n 256, deep prefetch", "the need computed at start, fewer requests, said once"),
+    "NET-13": ("a program that ends without close", "ends within 5 s, with its own exit code"),
     "X-HEADER-SIZE": ("pictures whose header announces more rows than they hold", "refused; no memory for the claim"),
     "X-ROW-SIZES": ("rows whose `width` and `height` are wrong or not upright", "MEDIA_SIZE_MISMATCH that says so"),
     "X-LATE-ORIENTATION": ("EXIF orientation behind the pixels (PNG, WebP)", "turned, whatever is read first"),

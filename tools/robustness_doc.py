@@ -32,7 +32,13 @@ The inputs are made by `tools/cases/make_cases.py` or by the test itself. Codes 
 what is "counted" stands in `loader.report()`.
 """
 
-TITLES = {"IMG": "Pictures", "JSL": "Rows and references", "TXT": "Texts and turns", "X": "Further cases"}
+TITLES = {
+    "IMG": "Pictures",
+    "JSL": "Rows and references",
+    "TXT": "Texts and turns",
+    "NET": "Storage",
+    "X": "Further cases",
+}
 
 
 @dataclass(frozen=True, slots=True)

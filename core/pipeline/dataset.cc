@@ -26,6 +26,21 @@ std::string folder_of(const std::string& url) {
   return slash == std::string::npos ? std::string() : url.substr(0, slash);
 }
 
+/// Buckets are never listed: what a listing gives changes from hour to hour, and a run would not know its own data
+/// again.
+Status not_listed(const std::string& name, std::string_view what) {
+  return {Reason::kManifest, fmt::format("\"{}\" {}, and buckets are never listed: name each manifest, an entry of "
+                                         "`data` each",
+                                         name, what)};
+}
+
+bool has_pattern(const std::string& name) { return name.find_first_of("*?[") != std::string::npos; }
+
+bool is_prefix(const std::string& name) {
+  constexpr std::string_view kScheme = "s3://";
+  return name.starts_with(kScheme) && (name.ends_with('/') || name.find('/', kScheme.size()) == std::string::npos);
+}
+
 /// A local, seekable copy of a remote manifest, named after what it is a copy of: address, size and ETag. A copy is
 /// never replaced once it has its name, since other ranks read from it; whoever comes second takes the first one's.
 /// Without an ETag nobody can tell whether a copy is still true, so each process makes its own.
@@ -44,9 +59,11 @@ Result<std::string> mirror(const std::string& url, const LoaderSettings& setting
       folder / fmt::format("{}-{}-{:x}.jsonl", name, getpid(), reinterpret_cast<std::uintptr_t>(&fetcher));
   const bool is_shared = !head.etag.empty();
   if (is_shared && fs::file_size(shared, error) == head.total_bytes && !error) return shared.string();
-  STOKER_CHECKED(download(fetcher, url, own.string(), stop, [&](std::uint64_t done, std::uint64_t total) {
+  const std::string strong_tag = head.etag.starts_with("W/") ? "" : head.etag;  // no condition holds for a weak one
+  const auto tell = [&](std::uint64_t done, std::uint64_t total) {
     on_progress(fmt::format("mirroring {}: {} of {} bytes", url, done, total));
-  }));
+  };
+  STOKER_CHECKED(download(fetcher, url, own.string(), stop, tell, strong_tag));
   if (!is_shared) return own.string();
   const int linked = link(own.c_str(), shared.c_str());
   const int why = errno;
@@ -60,8 +77,7 @@ Result<std::string> mirror(const std::string& url, const LoaderSettings& setting
 // A name with *, ? or [ in it is a pattern, unless a file has just that name. Sorted by bytes: the same on every node.
 Result<std::vector<std::string>> files_of(const std::string& name) {
   std::error_code ignored;
-  const bool is_pattern = name.find_first_of("*?[") != std::string::npos;
-  if (!is_pattern || fs::exists(name, ignored)) return std::vector<std::string>{name};
+  if (!has_pattern(name) || fs::exists(name, ignored)) return std::vector<std::string>{name};
   glob_t found{};
   const int failed = ::glob(name.c_str(), GLOB_ERR | GLOB_NOSORT, nullptr, &found);
   std::vector<std::string> files;
@@ -103,6 +119,7 @@ void tell_shapes(const Manifest& manifest, const std::string& name, const RowOpt
 Result<Dataset::Source> Dataset::open_source(const DataSettings& data, const std::string& name,
                                              const LoaderSettings& settings, Fetcher& fetcher, std::stop_token stop,
                                              const std::function<void(std::string_view)>& on_progress) {
+  if (is_prefix(name)) return not_listed(name, "is a prefix");
   STOKER_TRY(const Location where, parse_location(name));
   std::string path = where.key;
   if (where.kind != Location::Kind::kFile) {
@@ -110,6 +127,9 @@ Result<Dataset::Source> Dataset::open_source(const DataSettings& data, const std
     if (!local.ok()) {
       // Nothing to skip here: without its manifest there is no run.
       const Status why = std::move(local).status();
+      if (why.reason() == Reason::kMediaNotFound && where.kind == Location::Kind::kS3 && has_pattern(name)) {
+        return not_listed(name, "is no object's name");
+      }
       const Reason reason = why.code() == Code::kBadSample ? Reason::kManifest : why.reason();
       return Status(reason, why.message()).with("manifest " + name);
     }

@@ -90,13 +90,14 @@ Status as_manifest(Status status, const std::string& url) {
 }  // namespace
 
 Status download(Fetcher& fetcher, const std::string& url, const std::string& path, std::stop_token stop,
-                const DownloadProgress& progress) {
+                const DownloadProgress& progress, const std::string& if_match) {
   PartialFile file(path);
   STOKER_CHECKED(file.opened());
   FetchRequest first;
   first.url = url;
   first.length = kPartBytes;
   first.as_stored = true;  // in parts; whoever reads the file unpacks it
+  first.if_match = if_match;
   Result<FetchedObject> beginning = fetcher.fetch(first, stop);
   if (!beginning.ok()) return as_manifest(std::move(beginning).status(), url);
   const FetchedObject begin = std::move(beginning).value();

@@ -172,9 +172,10 @@ using DownloadProgress = std::function<void(std::uint64_t n_done, std::uint64_t 
 
 /// Mirrors one object into a local file, in parts, several at a time. The file appears under its name only when it is
 /// complete (written beside it, synced, renamed), so a crash leaves no half file that looks whole.
+/// @param if_match  Only if the object still has this tag; empty: the one that it has at the beginning.
 /// @return what fetch returns; MANIFEST if the object changed meanwhile, INDEX_DIR if the file cannot be written.
 /// Threads: any. Blocks.
 Status download(Fetcher& fetcher, const std::string& url, const std::string& path, std::stop_token stop = {},
-                const DownloadProgress& progress = {});
+                const DownloadProgress& progress = {}, const std::string& if_match = {});
 
 }  // namespace stoker
