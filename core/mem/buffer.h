@@ -1,21 +1,21 @@
 #pragma once
 
 #include <cstddef>
-#include <memory>
 #include <span>
 #include <utility>
 
 #include "mem/budget.h"
+#include "mem/buffer_pool.h"
 
 namespace stoker {
 
-/// Bytes whose content is not initialised: a home for one encoded object. Move-only.
+/// Bytes whose content is not initialised: a home for one encoded object, in memory that is used again. Move-only.
 class Buffer {
  public:
   Buffer() = default;
   /// @param lease  is given back with the memory
   explicit Buffer(std::size_t n_bytes, Lease lease = {})
-      : lease_(std::move(lease)), data_(new std::byte[n_bytes]), size_(n_bytes) {}
+      : lease_(std::move(lease)), data_(take_pooled(n_bytes)), size_(n_bytes) {}
 
   std::byte* data() { return data_.get(); }
   const std::byte* data() const { return data_.get(); }
@@ -27,7 +27,7 @@ class Buffer {
 
  private:
   Lease lease_;  // first: given back when the memory is gone
-  std::unique_ptr<std::byte[]> data_;
+  PooledBytes data_;
   std::size_t size_ = 0;
 };
 
