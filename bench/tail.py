@@ -14,7 +14,6 @@ over the steps behind the cold start:
 
 from __future__ import annotations
 
-import io
 import json
 import sys
 import tempfile
@@ -33,25 +32,6 @@ N_ROWS = OBJECTS_PER_STEP * (N_STEPS + 8)
 BAR_WAIT = 0.02
 BAR_WAIT_ERRORS = 0.05
 BAR_HEDGES = 0.02
-
-
-def _pictures() -> list[bytes]:
-    """Crops of the demonstration's photographs, as JPEG of some 40 kB."""
-    from PIL import Image
-    from stoker.demo.photos import PHOTOS, find_testdata
-
-    found = []
-    for name in sorted(PHOTOS):
-        with Image.open(find_testdata() / "photos" / name) as photo:
-            whole = photo.convert("RGB")
-        for n in range(4):
-            left, top = (whole.width - SIDE_PX) * n // 4, (whole.height - SIDE_PX) * n // 4
-            if left < 0 or top < 0:
-                continue
-            encoded = io.BytesIO()
-            whole.crop((left, top, left + SIDE_PX, top + SIDE_PX)).save(encoded, "JPEG", quality=88)
-            found.append(encoded.getvalue())
-    return found
 
 
 def _manifest(folder: Path) -> Path:
@@ -96,6 +76,7 @@ def _measured(server: Any, manifest: Path, index: Path, behaviour: Any, **speed:
 
 def run() -> list[dict[str, Any]]:
     """Measures; see the module's text."""
+    from _pictures import crops, encoded
     from stoker.testing import Behaviour, Fault, Latency, StorageServer
 
     fresh = Behaviour(latency=Latency(), seed=1)
@@ -109,7 +90,7 @@ def run() -> list[dict[str, Any]]:
         results.append({"name": name, "value": value, "unit": unit, "bar": bar, "ok": bar is None or value <= bar})
 
     with tempfile.TemporaryDirectory() as scratch, StorageServer() as server:
-        pictures = _pictures()
+        pictures = [encoded(image, "JPEG", quality=88) for image in crops(SIDE_PX)]
         for n in range(N_ROWS):
             server.put("bench", f"{n}.jpg", pictures[n % len(pictures)])
         manifest = _manifest(Path(scratch))

@@ -285,6 +285,7 @@ nb::dict pipeline_dict(const PipelineSnapshot& p) {
   for (const auto& [reason, n] : p.fetch.failed_tries) failed_tries[str_of(name_of(reason))] = n;
   fetch["failed_tries"] = failed_tries;
   fetch["bytes"] = p.fetch.n_bytes;
+  fetch["wire_bytes"] = p.fetch.n_wire_bytes;
   fetch["header_requests"] = p.header_probes;
   fetch["header_bytes"] = p.header_bytes;
   fetch["in_flight"] = p.fetch.n_in_flight;

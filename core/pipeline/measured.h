@@ -1,5 +1,7 @@
 #pragma once
 
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -8,12 +10,25 @@
 
 #include "base/result.h"
 #include "data/sample.h"
+#include "mem/buffer.h"
 #include "model/qwen_vl/clip.h"
 #include "model/qwen_vl/sample_text.h"
 #include "model/qwen_vl/smart_resize.h"
 #include "plan/order.h"
 
 namespace stoker {
+
+/// A small object that came whole when its header was read. Gives its bytes back to its measurer's allowance.
+struct WholeObject {
+  Buffer bytes;
+  std::shared_ptr<std::atomic<std::size_t>> allowance;
+
+  WholeObject(Buffer all, std::shared_ptr<std::atomic<std::size_t>> from)
+      : bytes(std::move(all)), allowance(std::move(from)) {}
+  ~WholeObject() { *allowance += bytes.size(); }
+  WholeObject(const WholeObject&) = delete;
+  WholeObject& operator=(const WholeObject&) = delete;
+};
 
 /// An image of a sample, before its pixels are read.
 struct MeasuredImage {
@@ -24,10 +39,11 @@ struct MeasuredImage {
   qwen_vl::SizeRequest request;  ///< what the row asks for itself
   qwen_vl::ImagePlan plan;       ///< of a frame only the size, once its clip is planned
   bool is_size_from_row = false;
-  bool is_frame = false;           ///< of a clip
-  std::uint64_t object_bytes = 0;  ///< 0: not known yet
-  std::string etag;                ///< of the object when its header was read; empty: not known
-  Reason bad = Reason::kNone;      ///< why it cannot be used, as far as its header tells
+  bool is_frame = false;                     ///< of a clip
+  std::uint64_t object_bytes = 0;            ///< 0: not known yet
+  std::string etag;                          ///< of the object when its header was read; empty: not known
+  std::shared_ptr<const WholeObject> whole;  ///< if it came with its header and there was room; else null
+  Reason bad = Reason::kNone;                ///< why it cannot be used, as far as its header tells
 
   bool is_planned() const { return plan.n_tokens > 0; }  ///< false only where no header was to be read
 };

@@ -30,7 +30,9 @@ Measurer::Measurer(const LoaderSettings& settings, const Dataset& dataset, std::
       model_(std::move(model)),
       fetcher_(fetcher),
       workers_(workers),
-      options_(std::move(options)) {}
+      options_(std::move(options)),
+      whole_allowance_(std::make_shared<std::atomic<std::size_t>>(options_.max_whole_bytes)),
+      header_sizes_(dataset.n_sources(), HeaderSize(settings.dp_size)) {}
 
 Result<std::shared_ptr<MeasuredWindow>> Measurer::measure(std::uint64_t window, std::uint64_t first, std::uint64_t n,
                                                           std::uint64_t priority, std::stop_token stop) {
@@ -95,7 +97,7 @@ void Measurer::measure_image(const std::shared_ptr<Task>& task, std::size_t inde
       return part_done(task, index, static_cast<std::int32_t>(image),
                        measure_inline(settings_.output, *model_, *picture.reference, measured));
     }
-    fetch_header(task, index, image, Buffer(), settings_.speed.probe_bytes);
+    fetch_header(task, index, image, Buffer(), first_read(sample));
   } else if (is_size_trusted(settings_.output, media)) {
     part_done(task, index, static_cast<std::int32_t>(image),
               apply_size(measured, {{media.height_px, media.width_px}, measured.object_bytes}, true));
@@ -107,7 +109,7 @@ void Measurer::measure_image(const std::shared_ptr<Task>& task, std::size_t inde
   } else if (headers == HeaderReads::kNone) {
     part_done(task, index, static_cast<std::int32_t>(image), {});
   } else {
-    fetch_header(task, index, image, Buffer(), settings_.speed.probe_bytes);
+    fetch_header(task, index, image, Buffer(), first_read(sample));
   }
 }
 
@@ -145,10 +147,38 @@ void Measurer::header_arrived(const std::shared_ptr<Task>& task, std::size_t ind
     }
     return fetch_header(task, index, image, std::move(prefix), probed->need_end);
   }
+  MeasuredSample& sample = task->window->samples[index];
+  note_prefix(sample, sample.picture(image), std::move(prefix), got->total_bytes, have.size() == 0);
   if (!probed->is_complete() && settings_.output.image.is_exif_applied) {
     return fetch_tail(task, index, image, *probed, got->total_bytes, std::move(got->etag));
   }
   header_known(task, index, image, *probed->info, got->total_bytes, std::move(got->etag));
+}
+
+void Measurer::note_prefix(MeasuredSample& sample, MeasuredImage& image, Buffer prefix, std::uint64_t total_bytes,
+                           bool is_one_read) {
+  std::uint64_t needed = prefix.size();
+  for (const std::uint64_t size : HeaderSize::kSizes) {
+    if (size >= needed) break;
+    const auto probed = probe(prefix.bytes().first(size), total_bytes, settings_.output.image.limits);
+    if (probed.ok() && probed->info) needed = size;
+  }
+  {
+    MutexLock lock(mu_);
+    header_sizes_[sample.entry.source].learned(needed, total_bytes);
+  }
+  const std::size_t n_bytes = prefix.size();
+  // Parts that were read one after another may be of two versions.
+  if (!is_one_read || n_bytes != total_bytes || n_bytes > HeaderSize::kMostWhole) return;
+  std::size_t left = *whole_allowance_;
+  while (left >= n_bytes && !whole_allowance_->compare_exchange_weak(left, left - n_bytes)) {
+  }
+  if (left >= n_bytes) image.whole = std::make_shared<const WholeObject>(std::move(prefix), whole_allowance_);
+}
+
+std::uint64_t Measurer::first_read(const MeasuredSample& sample) const {
+  MutexLock lock(mu_);
+  return header_sizes_[sample.entry.source].get();
 }
 
 void Measurer::fetch_tail(const std::shared_ptr<Task>& task, std::size_t index, std::size_t image, const Probe& probed,

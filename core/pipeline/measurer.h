@@ -7,6 +7,7 @@
 #include <stop_token>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "base/mutex.h"
 #include "base/result.h"
@@ -15,6 +16,7 @@
 #include "metric/metric.h"
 #include "model/qwen_vl/qwen_vl.h"
 #include "pipeline/dataset.h"
+#include "pipeline/header_size.h"
 #include "pipeline/measured.h"
 #include "pipeline/settings.h"
 #include "source/source.h"
@@ -33,9 +35,11 @@ enum class HeaderReads : std::uint8_t {
 /// What a caller who is no loader wants of a Measurer.
 struct MeasureOptions {
   /// By position of the order; absent: kAsNeeded for all.
-  std::function<HeaderReads(std::uint64_t order_index)> headers;
+  std::function<HeaderReads(std::uint64_t order_index)> headers = {};
   /// Sees every row that could be read, on a worker; before its images are measured.
-  std::function<void(std::uint64_t order_index, const Sample& row, const RowNotes& notes)> on_row;
+  std::function<void(std::uint64_t order_index, const Sample& row, const RowNotes& notes)> on_row = {};
+  /// Of small objects that came whole with their headers, so that they need not be read again.
+  std::size_t max_whole_bytes = 0;
   std::size_t max_known_sizes = 1'000'000;  ///< remembered by URL: about 250 bytes each
 };
 
@@ -76,6 +80,10 @@ class Measurer {
                     std::uint64_t want_end);
   void header_arrived(const std::shared_ptr<Task>& task, std::size_t index, std::size_t image, const Buffer& have,
                       Result<FetchedObject> got);
+  /// Learns from a header how many bytes are asked for first, and keeps an object that is all here.
+  void note_prefix(MeasuredSample& sample, MeasuredImage& image, Buffer prefix, std::uint64_t total_bytes,
+                   bool is_one_read) STOKER_EXCLUDES(mu_);
+  std::uint64_t first_read(const MeasuredSample& sample) const STOKER_EXCLUDES(mu_);
   /// Fetches the bytes behind the pixels in which an orientation may stand.
   void fetch_tail(const std::shared_ptr<Task>& task, std::size_t index, std::size_t image, const Probe& probed,
                   std::uint64_t object_bytes, std::string etag);
@@ -101,7 +109,10 @@ class Measurer {
   Counter truncated_;
   Counter control_literals_;
 
+  const std::shared_ptr<std::atomic<std::size_t>> whole_allowance_;
+
   mutable Mutex mu_;
+  std::vector<HeaderSize> header_sizes_ STOKER_GUARDED_BY(mu_);          // by source
   std::unordered_map<std::string, Known> known_ STOKER_GUARDED_BY(mu_);  // bounded: emptied when full
 };
 

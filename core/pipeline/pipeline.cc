@@ -6,6 +6,12 @@
 #include "exec/cpu.h"
 
 namespace stoker {
+namespace {
+
+// Of the memory limit: small objects that came whole with their headers, while their packs are not yet admitted.
+constexpr std::size_t kWholeShare = 64;
+
+}  // namespace
 
 Pipeline::Pipeline(const LoaderSettings& settings, const Dataset& dataset, std::shared_ptr<const qwen_vl::QwenVl> model,
                    std::unique_ptr<Fetcher> fetcher, PlanDigests digests, PlanState start, const Clock& clock)
@@ -18,7 +24,8 @@ Pipeline::Pipeline(const LoaderSettings& settings, const Dataset& dataset, std::
       fetcher_(std::move(fetcher)),
       workers_(settings.speed.cpu_threads, "stoker-cpu", clock),
       gate_(static_cast<std::int64_t>(start.step), settings.speed.prefetch_steps),
-      measurer_(settings, dataset, model, *fetcher_, workers_),
+      measurer_(settings, dataset, model, *fetcher_, workers_,
+                {.max_whole_bytes = settings.speed.memory_limit_bytes / kWholeShare}),
       planner_(settings, dataset, measurer_, std::move(digests), gate_, start, clock),
       preparer_(
           settings, dataset, model, blocks_, *fetcher_, workers_, clock,

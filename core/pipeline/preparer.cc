@@ -136,6 +136,8 @@ Status Preparer::admit(PackTask task, std::stop_token stop) {
     for (std::size_t k = 0; k < n_pictures; ++k) {
       if (job->task().sample(i).picture(k).is_inline) {
         inlined.push_back(k);
+      } else if (job->task().sample(i).picture(k).whole) {
+        use_whole(job, i, k);
       } else {
         ask_for_room(job, i, k, expected_bytes(job->task().sample(i).picture(k)), stop);
       }
@@ -199,6 +201,14 @@ void Preparer::picture_arrived(const std::shared_ptr<PackJob>& job, std::size_t 
     if (is_changed && status.ok()) status = note_changed(job->task().sample(i).picture(k).url);
     if (!status.ok() && status.code() != Code::kBadSample) return fatal_(std::move(status));
     *object = Buffer();  // before the pack can be delivered: who takes it finds its memory given back
+    job->picture_done(i, k, std::move(status));
+  });
+}
+
+void Preparer::use_whole(const std::shared_ptr<PackJob>& job, std::size_t i, std::size_t k) {
+  workers_.submit(job->task().priority, [this, job, i, k](int worker) {
+    Status status = decode_picture(*job, i, k, job->task().sample(i).picture(k).whole->bytes.bytes(), worker);
+    if (!status.ok() && status.code() != Code::kBadSample) return fatal_(std::move(status));
     job->picture_done(i, k, std::move(status));
   });
 }

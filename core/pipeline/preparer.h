@@ -83,6 +83,8 @@ class Preparer {
   /// @param held  room for the bytes that is not the buffer's own
   void picture_arrived(const std::shared_ptr<PackJob>& job, std::size_t i, std::size_t k, Result<Buffer> got,
                        bool is_changed, std::shared_ptr<Lease> held = nullptr);
+  /// A picture that came whole with its header.
+  void use_whole(const std::shared_ptr<PackJob>& job, std::size_t i, std::size_t k);
   /// A sound picture whose object changed. @return What ChangedMedia wants.
   Status note_changed(const std::string& url);
   void count_notes(ImageNotes notes, const std::string& url);

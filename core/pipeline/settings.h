@@ -74,7 +74,6 @@ struct SpeedSettings {
   double hedge_share = 0.02;      ///< FetchSettings::hedge_share
   int prefetch_steps = 4;
   std::size_t memory_limit_bytes = std::size_t{4} << 30;
-  std::uint64_t probe_bytes = 16384;  ///< first ranged read of an object whose size the row does not say
 };
 
 /// What happens to samples that cannot be used; changes no batch, only whether the run goes on.

@@ -273,6 +273,7 @@ FetchStats Fetcher::Impl::stats() const {
       s.failed_tries[static_cast<Reason>(i)] = n;
     }
   }
+  s.n_wire_bytes = counters_.n_wire_bytes.get();
   s.n_bytes = counters_.n_bytes.get();
   s.busy_ns = counters_.busy_ns.get();
   for (const Lane* lane : {&network_, &local_}) {

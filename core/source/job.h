@@ -55,6 +55,7 @@ struct Outcome {
   bool is_throttled = false;
   bool try_again_now =
       false;  ///< something was learned (a region, fresh credentials) that makes the next try another one
+  std::uint64_t n_wire_bytes = 0;  ///< of the body, whatever became of it
   Nanos took{0};
   std::optional<Nanos> first_byte;  ///< from the start to the first byte of an answer, if one came
 

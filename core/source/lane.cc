@@ -58,6 +58,7 @@ void Lane::close() {
 void Lane::settle(int worker, std::unique_ptr<Job> job, Outcome outcome) {
   const JobQueue::Released was = queue.release(worker, job->prefix);
   ++job->n_tries;
+  counters_.n_wire_bytes.add(static_cast<std::int64_t>(outcome.n_wire_bytes));
   if (outcome.status.ok()) {
     note_success(*job, outcome, was);
     counters_.busy_ns.add(outcome.took.count());

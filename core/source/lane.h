@@ -21,7 +21,7 @@ namespace stoker {
 
 struct FetchCounters {
   Counter n_submitted, n_succeeded, n_failed, n_shared, n_retries, n_hedges, n_hedges_won, n_throttled, n_bytes,
-      busy_ns;
+      n_wire_bytes, busy_ns;
   std::array<Counter, kNumReasons> failed_tries;
 };
 

@@ -112,6 +112,8 @@ struct FetchStats {
   std::int64_t n_throttled = 0;                 ///< answers that asked to slow down (503 SlowDown, 429)
   std::map<Reason, std::int64_t> failed_tries;  ///< that ended without an answer, retried or not; stopped ones apart
   std::int64_t n_bytes = 0;                     ///< of successful answers
+  /// Of bodies that came over the network, whatever became of them: second requests and failed tries included.
+  std::int64_t n_wire_bytes = 0;
   std::int64_t busy_ns = 0;  ///< sum over successful answers of the time from start to end of the last try
 
   std::int64_t n_waiting = 0;   ///< submitted, not started

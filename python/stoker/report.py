@@ -75,7 +75,8 @@ class Report:
         lines += [
             "queues     " + ", ".join(f"{name} {length:.2f}" for name, length in queues.items()) + " (mean length)",
             f"fetch      {fetch['requests']} requests ({fetch['header_requests']} for headers), "
-            f"{fetch['bytes'] / 1e6:.1f} MB, {fetch['shared']} of them asked for once with another, "
+            f"{fetch['bytes'] / 1e6:.1f} MB ({fetch['wire_bytes'] / 1e6:.1f} MB came over the network), "
+            f"{fetch['shared']} of them asked for once with another, "
             f"at most {fetch['limit']} in flight, {fetch['retries']} retries, {fetch['throttled']} throttled, "
             f"{fetch['hedges']} late ones asked for twice ({fetch['hedges_won']} answered sooner)",
             *self._cache_lines(p["cache"]),

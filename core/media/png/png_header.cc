@@ -21,6 +21,7 @@ std::uint32_t number_at(std::span<const std::byte> file, std::size_t at) {
   return value;
 }
 
+constexpr std::uint64_t kPngEndBytes = 12;   ///< IEND
 constexpr std::uint64_t kTailBytes = 65536;  ///< read for an orientation behind the pixels
 
 /// A chunk of metadata, if it is one and sound.
@@ -99,10 +100,14 @@ Result<Probe> probe_png(std::span<const std::byte> prefix, std::uint64_t total_b
   bool has_transparency = false;
   Orientation orientation;
   std::size_t at = kPngHeaderBytes;
+  std::uint64_t pixels_end = 0;  // of the first chunk of them
   for (;;) {
     STOKER_TRY(const auto chunk, png_chunk_at(prefix, at));
     if (!chunk) return need_more(prefix.size(), at + 8, total_bytes);
-    if (chunk->type == "IDAT") break;
+    if (chunk->type == "IDAT") {
+      pixels_end = chunk->end();
+      break;
+    }
     if (chunk->type == "IEND") return Status(Reason::kImgCorrupt, "PNG without pixels");
     if (chunk->end() > prefix.size()) return need_more(prefix.size(), chunk->end(), total_bytes);
     if (chunk->type == "tRNS") has_transparency = true;
@@ -127,8 +132,10 @@ Result<Probe> probe_png(std::span<const std::byte> prefix, std::uint64_t total_b
   }
   Probe probe;
   probe.info = info;
-  if (!is_final && prefix.size() < total_bytes) {
-    probe.need_begin = std::max<std::uint64_t>(prefix.size(), total_bytes - std::min(total_bytes, kTailBytes));
+  // Behind one chunk that has all pixels there is nothing but the end, or what matters begins right there.
+  if (!is_final && prefix.size() < total_bytes && pixels_end + kPngEndBytes < total_bytes) {
+    probe.need_begin =
+        std::max<std::uint64_t>({prefix.size(), pixels_end, total_bytes - std::min(total_bytes, kTailBytes)});
     probe.need_end = total_bytes;
   }
   return probe;

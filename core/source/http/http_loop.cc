@@ -260,6 +260,7 @@ void HttpLoop::Impl::sweep() {
 }
 
 void HttpLoop::Impl::finish(Slot& slot, Outcome outcome) {
+  outcome.n_wire_bytes = slot.answer.n_received();
   outcome.took = now_ - slot.started;
   outcome.first_byte = slot.first_byte;
   const Code code = outcome.status.code();
