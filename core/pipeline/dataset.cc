@@ -50,7 +50,8 @@ Result<std::string> mirror(const std::string& url, const LoaderSettings& setting
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) return Status(Reason::kIndexDir, fmt::format("cannot make {}: {}", folder.string(), error.message()));
-  STOKER_TRY(const FetchedObject head, fetcher.fetch({.url = url, .length = 1, .if_match = "", .stop = stop, .as_stored = true}, stop));
+  STOKER_TRY(const FetchedObject head,
+             fetcher.fetch({.url = url, .length = 1, .if_match = "", .stop = stop, .as_stored = true}, stop));
   const std::string what = fmt::format("{}\n{}\n{} {}", settings.storage.endpoint, url, head.total_bytes, head.etag);
   const std::string name = sha256_hex(what).substr(0, 32);
   const fs::path shared = folder / (name + ".jsonl");
