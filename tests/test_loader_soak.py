@@ -16,7 +16,7 @@ from stoker import Loader
 from stoker.testing import Behaviour, Fault, FaultKind, Latency, StorageServer
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-N_COMPARED = 6
+N_COMPARED = 4
 """Steps whose batches are held against those read from disk; the run goes on for ever."""
 KINDS: list[list[FaultKind]] = [
     ["error", "reset", "cut", "stall", "wrong_length"],
@@ -28,7 +28,7 @@ KINDS: list[list[FaultKind]] = [
 def faulty(turn: int, share: float) -> Behaviour:
     kinds = KINDS[turn % len(KINDS)]
     faults = tuple(
-        Fault(kind=kind, share=share / len(kinds), after_bytes=300, stall_s=30.0, bytes_per_s=20_000.0)
+        Fault(kind=kind, share=share / len(kinds), after_bytes=300, stall_s=30.0, bytes_per_s=200_000.0)
         for kind in kinds
     )
     return Behaviour(latency=Latency(median_s=0.005, tails=((0.005, 0.05, 0.2),)), faults=faults, seed=turn)
@@ -105,9 +105,9 @@ def check(gauges: Gauges, *, rss_slack: float) -> None:
 
 
 def test_a_few_seconds_under_faults(tmp_path: Path) -> None:
-    gauges, met = soak(good_data(tmp_path / "data", 32), tmp_path, seconds=2.0, share=0.15, read_every_s=0.02)
+    gauges, met = soak(good_data(tmp_path / "data", 32), tmp_path, seconds=1.0, share=0.15, read_every_s=0.02)
     check(gauges, rss_slack=0.15)  # a young process still finds its size
-    assert sum(met.get(kind, 0) for kind in ("error", "reset", "cut", "stall", "silence")) > 10
+    assert sum(met.get(kind, 0) for kind in ("error", "reset", "cut", "stall", "silence")) > 5
 
 
 @pytest.mark.soak

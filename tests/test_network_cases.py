@@ -264,7 +264,7 @@ def test_patience_is_a_setting(
 def test_a_trickle_is_waited_for(
     data: DataSet, server: StorageServer, tmp_path: Path, expected: list[list[str]]
 ) -> None:
-    server.behave(Behaviour(faults=(Fault(kind="trickle", match="*/images/*", first=1, bytes_per_s=20_000),)))
+    server.behave(Behaviour(faults=(Fault(kind="trickle", match="*/images/*", first=1, bytes_per_s=60_000),)))
     settings = remote(data, server, tmp_path, storage={"stall_timeout_s": 0.3}, speed={"fetch_concurrency": 64})
     assert digests(settings, 2) == expected[:2]
 

@@ -35,6 +35,9 @@ KEYS = {
 }
 
 
+pytestmark = pytest.mark.filterwarnings("ignore:state_dict")  # inside a step too
+
+
 def forms(secret: str) -> set[str]:
     """What a secret looks like on its way: itself, encoded for a URL, in base64 at any place of a longer text."""
     found = {secret, quote(secret, safe=""), quote(secret, safe="").lower(), quote(secret), secret.replace(" ", "+")}
@@ -158,7 +161,7 @@ def storage_that(
             epochs=1,
             shuffle="none",
             storage={"endpoint_url": endpoint, "region": "us-east-1", **KEYS},
-            outage_limit_s=0.3,
+            outage_limit_s=0.1,
             bad_samples={"max_fraction": 1.0},
         ).replace(data=[{"manifest": str(rows.manifest), "media_root": "s3://bucket/"}])
         assert asked or wants_tls, "nothing was asked for: the test tests nothing"
@@ -210,7 +213,7 @@ def test_media_that_cannot_be_used(everything: Callable[[Settings], str], data: 
         return ok(b"<html></html>") if path.startswith("/page") else echo("404", path, headers)
 
     with storage_that(answer, data, tmp_path) as settings:
-        said = everything(settings.replace(outage_limit_s=1.0))
+        said = everything(settings.replace(outage_limit_s=0.5))
     assert "/gone.png" in said
     assert leaks(said) == []
 
@@ -264,7 +267,7 @@ def test_wrong_keys_at_a_store_that_checks_them(
         data.folder.parent, access_key_id=KEYS["access_key_id"], session_token=KEYS["session_token"]
     ) as s:
         settings = settings_for(
-            f"s3://{bucket}/rows.jsonl", tmp_path, storage={**s.settings(), **KEYS}, outage_limit_s=0.3
+            f"s3://{bucket}/rows.jsonl", tmp_path, storage={**s.settings(), **KEYS}, outage_limit_s=0.1
         )
         said = everything(settings)
     assert "SignatureDoesNotMatch" in said
