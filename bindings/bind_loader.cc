@@ -171,7 +171,7 @@ void bind_settings(nb::module_& m) {
           "set_storage",
           [](LoaderSettings& s, std::string endpoint, std::string region, const std::string& addressing,
              std::string access_key_id, std::string secret_access_key, std::string session_token, std::string profile,
-             bool anonymous, bool requester_pays, std::string ca_file, bool verify_tls,
+             bool anonymous, bool requester_pays, std::string ca_file, bool verify_tls, std::string proxy, bool http2,
              std::optional<nb::callable> key_source) {
             s.storage.endpoint = std::move(endpoint);
             s.storage.region = std::move(region);
@@ -186,11 +186,13 @@ void bind_settings(nb::module_& m) {
             s.storage.requester_pays = requester_pays;
             s.storage.ca_file = std::move(ca_file);
             s.storage.verify_tls = verify_tls;
+            s.storage.proxy = std::move(proxy);
+            s.storage.http2 = http2;
             s.storage.key_source = key_source ? make_key_source(std::move(*key_source)) : nullptr;
           },
           nb::kw_only(), "endpoint"_a, "region"_a, "addressing"_a, "access_key_id"_a, "secret_access_key"_a,
-          "session_token"_a, "profile"_a, "anonymous"_a, "requester_pays"_a, "ca_file"_a, "verify_tls"_a,
-          "key_source"_a = nb::none(),
+          "session_token"_a, "profile"_a, "anonymous"_a, "requester_pays"_a, "ca_file"_a, "verify_tls"_a, "proxy"_a,
+          "http2"_a, "key_source"_a = nb::none(),
           "`key_source(afresh, is_stopped)` finds keys that the engine does not look up itself; see "
           "stoker.credentials.")
       .def(

@@ -6,6 +6,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <chrono>
+#include <latch>
 #include <map>
 #include <optional>
 #include <string>
@@ -51,6 +52,8 @@ StorageSettings storage_of(const nb::dict& given, const std::optional<Environ>& 
   take(left, "requester_pays", s.requester_pays);
   take(left, "ca_file", s.ca_file);
   take(left, "verify_tls", s.verify_tls);
+  take(left, "proxy", s.proxy);
+  take(left, "http2", s.http2);
   for (const auto& [name, value] : left) {
     throw_status({Reason::kSettings, "no storage setting is called " + nb::cast<std::string>(nb::str(name))});
   }
@@ -83,6 +86,35 @@ nb::tuple fetch(const std::string& url, std::uint64_t offset, std::optional<std:
   }();
   const FetchedObject got = value_or_throw(std::move(object));
   return nb::make_tuple(nb::bytes(got.bytes.data(), got.bytes.size()), got.total_bytes, got.etag);
+}
+
+nb::list fetch_all(const std::vector<std::string>& urls, int concurrency, const nb::dict& storage,
+                   double outage_limit_s, const std::optional<Environ>& environ) {
+  FetchSettings settings;
+  settings.storage = storage_of(storage, environ);
+  settings.outage_limit_s = outage_limit_s;
+  settings.concurrency = concurrency;
+  std::vector<std::optional<Result<FetchedObject>>> objects(urls.size());
+  const Status status = [&]() -> Status {
+    nb::gil_scoped_release unlocked;
+    STOKER_TRY(const std::unique_ptr<Fetcher> fetcher, Fetcher::create(std::move(settings)));
+    std::latch left(static_cast<std::ptrdiff_t>(urls.size()));
+    for (std::size_t i = 0; i < urls.size(); ++i) {
+      fetcher->submit({.url = urls[i], .priority = i}, [&objects, &left, i](Result<FetchedObject> object) {
+        objects[i] = std::move(object);
+        left.count_down();
+      });
+    }
+    left.wait();
+    return {};
+  }();
+  check_or_throw(status);
+  nb::list out;
+  for (auto& object : objects) {
+    const FetchedObject got = value_or_throw(*std::move(object));
+    out.append(nb::bytes(got.bytes.data(), got.bytes.size()));
+  }
+  return out;
 }
 
 std::pair<std::string, Pairs> sign_s3(const std::string& host, const std::string& path, const Pairs& query,
@@ -130,6 +162,9 @@ void bind_source(nb::module_& m) {
         "Reads one object or a part of it: (bytes, bytes in all, tag). `storage` holds settings by name; `environ` "
         "replaces the "
         "process's environment.");
+  m.def("fetch_all", &fetch_all, nb::arg("urls"), nb::kw_only(), nb::arg("concurrency") = 64,
+        nb::arg("storage") = nb::dict(), nb::arg("outage_limit_s") = 600.0, nb::arg("environ") = nb::none(),
+        "Reads whole objects, many at a time: their bytes, in the order of `urls`. The first error is raised.");
   m.def(
       "download",
       [](const std::string& url, const std::string& path, const nb::dict& storage, double outage_limit_s) {

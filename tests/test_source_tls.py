@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ssl
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 from stoker import _core
 from stoker.errors import UnavailableError
+from tls_files import make_certificates
 
 BODY = b"a picture behind TLS"
 
@@ -49,22 +49,8 @@ def server_of(certificate: Path, key: Path) -> Iterator[int]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A CA, another one that nobody knows, and certificates of the first for localhost and for another name."""
     folder = tmp_path_factory.mktemp("tls")
-
-    def openssl(*arguments: str) -> None:
-        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True, timeout=30)
-
-    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    for ca in ("ca", "stranger"):
-        openssl("req", "-x509", *curve, "-keyout", f"{ca}.key", "-out", f"{ca}.pem", "-subj", f"/CN={ca}", "-days", "2")
-    for name, host in (("right", "localhost"), ("wrong", "elsewhere.example")):
-        (folder / "names").write_text(f"subjectAltName=DNS:{host}")
-        openssl("req", *curve, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={host}")
-        openssl(
-            *("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-out", f"{name}.pem"),
-            *("-days", "2", "-extfile", "names"),
-        )
+    make_certificates(folder)
     return folder
 
 

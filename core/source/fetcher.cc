@@ -166,6 +166,9 @@ Status Fetcher::Impl::start() {
   http.verify_tls = settings_.storage.verify_tls;
   http.ca_file = settings_.storage.ca_file;
   if (http.ca_file.empty()) http.ca_file = settings_.storage.environment("AWS_CA_BUNDLE").value_or("");
+  http.http2 = settings_.storage.http2;
+  STOKER_TRY(http.proxies, Proxies::create(settings_.storage));
+  if (http.proxies.any()) log(LogLevel::kInfo, "fetch: through proxy " + http.proxies.shown());
   if (!http.verify_tls) log(LogLevel::kWarning, "fetch: certificates are not verified (storage.verify_tls is false)");
   for (int i = 0; i < settings_.n_file_threads; ++i) local_.queue.add_worker(pool_.add_thread());
   for (int i = 0; i < settings_.n_threads; ++i) {

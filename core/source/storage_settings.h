@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace stoker {
 
@@ -39,7 +40,11 @@ struct StorageSettings {
 
   std::string ca_file;     ///< PEM bundle; then AWS_CA_BUNDLE, the system's
   bool verify_tls = true;  ///< false is logged as a warning at every start
+  std::string proxy;       ///< "http://user:password@host:port"; then http_proxy..., in both cases; "none": no proxy
+  bool http2 = false;      ///< where a store offers it over TLS; several requests then share a connection
 
+  /// IP addresses of a host, for a test's; absent: the system's.
+  std::function<std::vector<std::string>(const std::string& host)> resolver;
   Environment environment = process_environment();
   std::shared_ptr<KeySource> key_source;        ///< for what the engine does not look up itself: roles, single sign-on,
                                                 ///< processes; absent: FETCH_CREDENTIALS

@@ -114,6 +114,11 @@ def fetch(url: str, *, offset: int = 0, length: int | None = None, storage: dict
     Reads one object or a part of it: (bytes, bytes in all, tag). `storage` holds settings by name; `environ` replaces the process's environment.
     """
 
+def fetch_all(urls: Sequence[str], *, concurrency: int = 64, storage: dict = {}, outage_limit_s: float = 600.0, environ: Mapping[str, str] | None = None) -> list:
+    """
+    Reads whole objects, many at a time: their bytes, in the order of `urls`. The first error is raised.
+    """
+
 def download(url: str, path: str, *, storage: dict = {}, outage_limit_s: float = 600.0) -> None:
     """
     Mirrors one object into a local file, which appears only when it is complete.
@@ -315,7 +320,7 @@ class LoaderSettings:
 
     def set_user_code(self, *, identity: str, row: object | None, size: object | None, picture: object | None) -> None: ...
 
-    def set_storage(self, *, endpoint: str, region: str, addressing: str, access_key_id: str, secret_access_key: str, session_token: str, profile: str, anonymous: bool, requester_pays: bool, ca_file: str, verify_tls: bool, key_source: Callable | None = None) -> None:
+    def set_storage(self, *, endpoint: str, region: str, addressing: str, access_key_id: str, secret_access_key: str, session_token: str, profile: str, anonymous: bool, requester_pays: bool, ca_file: str, verify_tls: bool, proxy: str, http2: bool, key_source: Callable | None = None) -> None:
         """
         `key_source(afresh, is_stopped)` finds keys that the engine does not look up itself; see stoker.credentials.
         """

@@ -281,6 +281,8 @@ def core_settings(settings: Settings, dp_rank: int = 0, dp_size: int = 1) -> _co
         requester_pays=storage.requester_pays,
         ca_file=storage.ca_file,
         verify_tls=storage.verify_tls,
+        proxy=storage.proxy,
+        http2=storage.http2,
         key_source=KeyFinder(storage),
     )
     cache = settings.cache

@@ -174,6 +174,12 @@ class Storage:
     ca_file: str = ""
     """PEM bundle; else ``AWS_CA_BUNDLE``, else the system's."""
     verify_tls: bool = True
+    proxy: str = field(default="", repr=False)
+    """``http://user:password@host:port``; else ``HTTPS_PROXY``, ``HTTP_PROXY`` and ``NO_PROXY``, in both cases;
+    ``none``: no proxy. Loopback addresses are always asked directly."""
+    http2: bool = False
+    """HTTP/2 where a store offers it over TLS. Off, because many connections reach many servers behind a name, and a
+    lost packet holds up one request instead of all that share a connection. AWS S3 does not offer it."""
     connect_timeout_s: float = 10.0
     """For name, connection and TLS. This and the next three are for one try; see also `outage_limit_s`."""
     first_byte_timeout_s: float = 30.0

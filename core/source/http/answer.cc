@@ -71,6 +71,7 @@ void AnswerHead::read_line(std::string_view line) {
   if (line.substr(0, 5) == "HTTP/") {
     *this = {};
     const std::size_t space = line.find(' ');
+    is_chunked = line.substr(0, 6) == "HTTP/2";  // its frames say where the body ends, as chunks do
     if (space != std::string_view::npos) status = static_cast<int>(to_number(line.substr(space + 1, 3)).value_or(0));
     return;
   }

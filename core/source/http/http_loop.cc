@@ -61,6 +61,16 @@ class HttpLoop::Impl {
     Nanos started{0};
     Nanos last_progress{0};
     std::optional<Nanos> first_byte;  // from the start on
+    bool goes_through_proxy = false;
+
+    /// What the proxy answered to CONNECT, if it refused.
+    std::optional<Status> refused_by_proxy() {
+      long status = 0;
+      if (goes_through_proxy) curl_easy_getinfo(easy(), CURLINFO_HTTP_CONNECTCODE, &status);
+      if (status < 300) return std::nullopt;
+      if (status == 407) return Status(Reason::kFetchCredentials, "the proxy refuses the credentials (407)");
+      return Status(Reason::kFetchConnect, fmt::format("the proxy answered {}", status));
+    }
 
     void link_headers() {
       headers.resize(wire.headers.size());
@@ -183,6 +193,11 @@ void HttpLoop::Impl::begin(std::unique_ptr<Job> job) {
   CURL* easy = slot->easy();
   curl_easy_setopt(easy, CURLOPT_URL, slot->wire.url.c_str());
   curl_easy_setopt(easy, CURLOPT_HTTPHEADER, slot->headers.empty() ? nullptr : slot->headers.data());
+  if (settings_.proxies.any()) {
+    const std::string proxy = settings_.proxies.of(slot->wire.url);
+    slot->goes_through_proxy = !proxy.empty();
+    curl_easy_setopt(easy, CURLOPT_PROXY, proxy.c_str());
+  }
   curl_easy_setopt(easy, CURLOPT_FOLLOWLOCATION, slot->wire.follows_redirects ? 1L : 0L);
   slot->at = active_.size();
   active_.push_back(std::move(slot));
@@ -203,7 +218,10 @@ void HttpLoop::Impl::configure(Slot& slot) {
   curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
   curl_easy_setopt(easy, CURLOPT_REDIR_PROTOCOLS_STR, "http,https");
   curl_easy_setopt(easy, CURLOPT_MAXREDIRS, kMaxRedirects);
-  curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
+  curl_easy_setopt(easy, CURLOPT_HTTP_VERSION,
+                   static_cast<long>(settings_.http2 ? CURL_HTTP_VERSION_2TLS : CURL_HTTP_VERSION_1_1));
+  curl_easy_setopt(easy, CURLOPT_PROXY, "");  // the environment is read by Proxies
+  curl_easy_setopt(easy, CURLOPT_NOPROXY, "");
   curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, active_.size() < kRoomySlots ? kReceiveBytes : kReceiveBytesOfMany);
   curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(settings_.timeouts.connect.count()));
   curl_easy_setopt(easy, CURLOPT_DNS_SHUFFLE_ADDRESSES, 1L);
@@ -284,7 +302,7 @@ Outcome HttpLoop::Impl::outcome_of(Slot& slot, CURLcode code) {
   // We end a transfer ourselves when the rest of a body is not wanted; curl calls that a write error.
   const bool has_ended = code == CURLE_OK || code == CURLE_WRITE_ERROR;
   if (!has_ended) {
-    Outcome outcome = Outcome::failed(transport_error(slot, code));
+    Outcome outcome = Outcome::failed(slot.refused_by_proxy().value_or(transport_error(slot, code)));
     outcome.is_throttled = outcome.status.reason() == Reason::kFetchFdLimit;
     return outcome;
   }
@@ -340,6 +358,8 @@ Status HttpLoop::Impl::transport_error(const Slot& slot, CURLcode code) const {
     case CURLE_PARTIAL_FILE:
       return {Reason::kFetchShortBody, "the body ended early: " + slot.answer.progress()};
     case CURLE_RECV_ERROR:
+    case CURLE_HTTP2:
+    case CURLE_HTTP2_STREAM:
       if (is_in_body)
         return {Reason::kFetchShortBody, fmt::format("the connection broke ({}): {}", text, slot.answer.progress())};
       return {Reason::kFetchConnect, text};

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "source/http/dialect.h"
+#include "source/http/proxies.h"
 #include "source/job.h"
 
 namespace stoker {
@@ -16,6 +17,8 @@ struct HttpSettings {
   std::uint64_t max_object_bytes = 0;
   std::string ca_file;  ///< empty: the system's
   bool verify_tls = true;
+  bool http2 = false;
+  Proxies proxies;
   /// Shared by copies: some object came with a Content-Encoding that has to be undone.
   std::shared_ptr<std::atomic<bool>> has_packed = std::make_shared<std::atomic<bool>>(false);
 };

@@ -14,6 +14,8 @@ namespace {
 constexpr int kTransfersPerGroup = 64;
 // Of a group: so that a few hosts in turn do not close each other's connections.
 constexpr long kConnectionsPerGroup = 4 * kTransfersPerGroup;
+// Of HTTP/2: one lost packet holds up all requests of a connection, and one connection is one server behind the name.
+constexpr long kStreamsPerConnection = 8;
 
 void init_curl_once() {
   static std::once_flag once;
@@ -68,6 +70,7 @@ int Transfers::join_group() {
     curl_multi_setopt(group.multi.get(), CURLMOPT_TIMERFUNCTION, &Transfers::on_timer);
     curl_multi_setopt(group.multi.get(), CURLMOPT_TIMERDATA, &group);
     curl_multi_setopt(group.multi.get(), CURLMOPT_MAXCONNECTS, kConnectionsPerGroup);
+    curl_multi_setopt(group.multi.get(), CURLMOPT_MAX_CONCURRENT_STREAMS, kStreamsPerConnection);
   }
   ++groups_.back()->n_transfers;
   return groups_.back()->number;
