@@ -20,6 +20,7 @@
 #include "source/cache/cache_stage.h"
 #include "source/data/data_url.h"
 #include "source/file/file_source.h"
+#include "source/http/address_book.h"
 #include "source/http/http_loop.h"
 #include "source/lane.h"
 #include "source/memory/memory_source.h"
@@ -83,6 +84,17 @@ void teach_allocator_to_keep_memory() {
   std::free(block);
 }
 
+AddressBook::Resolve resolve_of(const StorageSettings& storage) {
+  if (!storage.resolver) return &AddressBook::ask_system;
+  return [resolver = storage.resolver](const std::string& host, const std::stop_token&) {
+    std::vector<IpAddress> found;
+    for (const std::string& text : resolver(host)) {
+      if (const auto address = IpAddress::parse(text)) found.push_back(*address);
+    }
+    return found;
+  };
+}
+
 }  // namespace
 
 Result<Buffer> make_buffer(const LeaseFor& lease_for, std::size_t n_bytes) {
@@ -133,6 +145,7 @@ class Fetcher::Impl {
   Lane local_;
   BlockingPool pool_;
   std::unique_ptr<CacheStage> cache_;  // null: there is none
+  AddressBook names_;
   std::vector<std::unique_ptr<HttpLoop>> loops_;
 
   std::atomic<std::uint64_t> n_sequence_{0};
@@ -157,7 +170,8 @@ Fetcher::Impl::Impl(FetchSettings settings, const Clock& clock, std::unique_ptr<
                counters_, [this](auto job, auto result) { answer(std::move(job), std::move(result)); }),
       local_(settings_, settings_.n_file_threads, settings_.n_file_threads, jitter_seed_, clock, counters_,
              [this](auto job, auto result) { answer(std::move(job), std::move(result)); }),
-      pool_(local_, files_, memory_, data_, clock) {}
+      pool_(local_, files_, memory_, data_, clock),
+      names_(resolve_of(settings_.storage), clock) {}
 
 Status Fetcher::Impl::start() {
   HttpSettings http;
@@ -172,7 +186,7 @@ Status Fetcher::Impl::start() {
   if (!http.verify_tls) log(LogLevel::kWarning, "fetch: certificates are not verified (storage.verify_tls is false)");
   for (int i = 0; i < settings_.n_file_threads; ++i) local_.queue.add_worker(pool_.add_thread());
   for (int i = 0; i < settings_.n_threads; ++i) {
-    loops_.push_back(std::make_unique<HttpLoop>(network_, *s3_, plain_, http, clock_));
+    loops_.push_back(std::make_unique<HttpLoop>(network_, *s3_, plain_, http, names_, clock_));
     network_.queue.add_worker([loop = loops_.back().get()] { loop->wake(); });
   }
   for (std::size_t i = 0; i < loops_.size(); ++i) STOKER_CHECKED(loops_[i]->start(static_cast<int>(i)));
@@ -252,6 +266,7 @@ void Fetcher::Impl::stop() {
   is_closing_.store(true, std::memory_order_release);
   for (Lane* lane : {&network_, &local_}) lane->close();
   for (auto& loop : loops_) loop->stop();
+  names_.stop();
   pool_.stop();
   if (cache_) cache_->stop();
   s3_->stop();

@@ -583,6 +583,22 @@ TEST(HostileServer, AnOldServerThatClosesIsUnderstoodIfItSaysHowMuch) {
   EXPECT_EQ(fetcher->stats().n_retries, 0);
 }
 
+TEST(HostileServer, ANameThatDoesNotResolveIsAnOutageAndHoldsNobodyUp) {
+  LoopbackServer server([](const ServerRequest& r) { return serve(r); });
+  auto settings = settings_for(server);
+  settings.storage.endpoint = "http://nowhere.invalid:9000";
+  settings.outage_limit_s = 0.05;
+  const auto fetcher = make(settings);
+  auto object = fetcher->fetch(request_for("s3://b/k"));
+  EXPECT_EQ(object.status().reason(), Reason::kOutage) << object.status().to_string();
+  EXPECT_THAT(object.status().message(), HasSubstr("FETCH_"));
+  Answers answers(1);
+  fetcher->submit(request_for("s3://b/k"), answers.slot(0));
+  const auto begin = std::chrono::steady_clock::now();
+  fetcher->stop();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 1s);
+}
+
 TEST(HostileServer, AStoreThatRefusesConnectionsAndComesBackIsReadOn) {
   const auto handler = [](const ServerRequest& r) { return serve(r); };
   auto server = std::make_unique<LoopbackServer>(handler);

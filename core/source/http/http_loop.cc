@@ -31,8 +31,8 @@ constexpr int kSameForProof = 3;
 
 class HttpLoop::Impl {
  public:
-  Impl(JobOwner& owner, Dialect& s3, Dialect& plain, HttpSettings settings, const Clock& clock)
-      : owner_(owner), s3_(s3), plain_(plain), settings_(std::move(settings)), clock_(clock), transfers_(clock) {}
+  Impl(JobOwner& owner, Dialect& s3, Dialect& plain, HttpSettings settings, AddressBook& book, const Clock& clock)
+      : owner_(owner), s3_(s3), plain_(plain), settings_(std::move(settings)), clock_(clock), transfers_(book, clock) {}
   ~Impl() { stop(); }
 
   Status start(int worker);
@@ -61,12 +61,11 @@ class HttpLoop::Impl {
     Nanos started{0};
     Nanos last_progress{0};
     std::optional<Nanos> first_byte;  // from the start on
-    bool goes_through_proxy = false;
 
     /// What the proxy answered to CONNECT, if it refused.
     std::optional<Status> refused_by_proxy() {
       long status = 0;
-      if (goes_through_proxy) curl_easy_getinfo(easy(), CURLINFO_HTTP_CONNECTCODE, &status);
+      if (goes_through_proxy()) curl_easy_getinfo(easy(), CURLINFO_HTTP_CONNECTCODE, &status);
       if (status < 300) return std::nullopt;
       if (status == 407) return Status(Reason::kFetchCredentials, "the proxy refuses the credentials (407)");
       return Status(Reason::kFetchConnect, fmt::format("the proxy answered {}", status));
@@ -195,7 +194,7 @@ void HttpLoop::Impl::begin(std::unique_ptr<Job> job) {
   curl_easy_setopt(easy, CURLOPT_HTTPHEADER, slot->headers.empty() ? nullptr : slot->headers.data());
   if (settings_.proxies.any()) {
     const std::string proxy = settings_.proxies.of(slot->wire.url);
-    slot->goes_through_proxy = !proxy.empty();
+    slot->set_goes_through_proxy(!proxy.empty());
     curl_easy_setopt(easy, CURLOPT_PROXY, proxy.c_str());
   }
   curl_easy_setopt(easy, CURLOPT_FOLLOWLOCATION, slot->wire.follows_redirects ? 1L : 0L);
@@ -406,8 +405,9 @@ std::size_t HttpLoop::Impl::on_body(char* data, std::size_t size, std::size_t n,
   return slot.answer.on_body({data, size * n}) ? size * n : 0;
 }
 
-HttpLoop::HttpLoop(JobOwner& owner, Dialect& s3, Dialect& plain, HttpSettings settings, const Clock& clock)
-    : impl_(std::make_unique<Impl>(owner, s3, plain, std::move(settings), clock)) {}
+HttpLoop::HttpLoop(JobOwner& owner, Dialect& s3, Dialect& plain, HttpSettings settings, AddressBook& book,
+                   const Clock& clock)
+    : impl_(std::make_unique<Impl>(owner, s3, plain, std::move(settings), book, clock)) {}
 HttpLoop::~HttpLoop() = default;
 Status HttpLoop::start(int worker) { return impl_->start(worker); }
 void HttpLoop::wake() { impl_->wake(); }

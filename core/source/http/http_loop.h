@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "source/http/address_book.h"
 #include "source/http/dialect.h"
 #include "source/http/proxies.h"
 #include "source/job.h"
@@ -28,7 +29,7 @@ class HttpLoop {
  public:
   /// Everything borrowed must outlive the loop. `worker` is its number at the owner, who calls `wake` when there is
   /// work.
-  HttpLoop(JobOwner& owner, Dialect& s3, Dialect& plain, HttpSettings settings, const Clock& clock);
+  HttpLoop(JobOwner& owner, Dialect& s3, Dialect& plain, HttpSettings settings, AddressBook& book, const Clock& clock);
   ~HttpLoop();
   HttpLoop(const HttpLoop&) = delete;
   HttpLoop& operator=(const HttpLoop&) = delete;

@@ -1,12 +1,15 @@
 #include "source/http/transfers.h"
 
+#include <netinet/in.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <mutex>
+#include <string_view>
 
 namespace stoker {
 namespace {
@@ -16,6 +19,14 @@ constexpr int kTransfersPerGroup = 64;
 constexpr long kConnectionsPerGroup = 4 * kTransfersPerGroup;
 // Of HTTP/2: one lost packet holds up all requests of a connection, and one connection is one server behind the name.
 constexpr long kStreamsPerConnection = 8;
+
+// "http://user@host:80/" -> "host"; an IPv6 address with its brackets.
+std::string_view host_of_url(std::string_view url) {
+  if (const std::size_t at = url.find("://"); at != url.npos) url.remove_prefix(at + 3);
+  url = url.substr(0, url.find_first_of("/?#"));
+  if (const std::size_t at = url.rfind('@'); at != url.npos) url.remove_prefix(at + 1);
+  return url.starts_with('[') ? url : url.substr(0, url.find(':'));
+}
 
 void init_curl_once() {
   static std::once_flag once;
@@ -78,6 +89,7 @@ int Transfers::join_group() {
 
 bool Transfers::begin(Transfer& transfer) {
   transfer.lacks_descriptors_ = false;
+  transfer.last_use_ = {};
   Group& group = *groups_[static_cast<std::size_t>(transfer.group_)];
   return curl_multi_add_handle(group.multi.get(), transfer.easy()) == CURLM_OK;
 }
@@ -122,6 +134,7 @@ void Transfers::act(Nanos now) {
       continue;
     }
     Watched& socket = watched(fd);
+    if ((event.events & EPOLLERR) == 0) socket.is_connected = true;
     if (socket.wanted ==
         0) {  // an idle connection was closed by the other side: curl finds that out when it wants to use it
       epoll_ctl(epoll_, EPOLL_CTL_DEL, fd, nullptr);
@@ -169,6 +182,38 @@ Transfers::Watched& Transfers::watched(int fd) {
   return watched_[static_cast<std::size_t>(fd)];
 }
 
+// Another address than libcurl's, if the book knows a better one: libcurl cares only for what stands in `address`.
+AddressBook::Use Transfers::choose(Transfer& transfer, curl_sockaddr& address) {
+  char* url = nullptr;
+  curl_easy_getinfo(transfer.easy(), CURLINFO_EFFECTIVE_URL, &url);  // after a redirect another one than was asked for
+  if (transfer.goes_through_proxy_ || url == nullptr) return {};
+  const std::string_view host = host_of_url(url);
+  IpAddress offered;
+  offered.family = address.family;
+  void* place = nullptr;
+  std::size_t size = 0;
+  if (address.family == AF_INET) {
+    place = &reinterpret_cast<sockaddr_in*>(&address.addr)->sin_addr;
+    size = 4;
+  } else if (address.family == AF_INET6) {
+    place = &reinterpret_cast<sockaddr_in6*>(&address.addr)->sin6_addr;
+    size = 16;
+  }
+  const bool is_name = !host.empty() && host.front() != '[' && host.find_first_not_of("0123456789.") != host.npos;
+  if (place == nullptr || !is_name) return {};
+  std::memcpy(offered.bytes.data(), place, size);
+  const AddressBook::Use use = book_.pick(host, offered);
+  if (use.host >= 0 && use.host == transfer.last_use_.host && use.address.family == transfer.last_use_.address.family) {
+    book_.release(use);
+    book_.failed(transfer.last_use_);
+    const AddressBook::Use other = book_.pick(host, offered);
+    std::memcpy(place, other.address.bytes.data(), size);
+    return transfer.last_use_ = other;
+  }
+  std::memcpy(place, use.address.bytes.data(), size);
+  return transfer.last_use_ = use;
+}
+
 curl_socket_t Transfers::open_socket(void* user, curlsocktype, curl_sockaddr* address) {
   auto& transfer = *static_cast<Transfer*>(user);
   const int fd = socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
@@ -176,12 +221,25 @@ curl_socket_t Transfers::open_socket(void* user, curlsocktype, curl_sockaddr* ad
     transfer.lacks_descriptors_ = errno == EMFILE || errno == ENFILE;
     return CURL_SOCKET_BAD;
   }
-  transfer.all_.watched(fd) = {true, 0, 0, transfer.group_};
+  Transfers& all = transfer.all_;
+  Watched opened;
+  opened.is_ours = true;
+  opened.group = transfer.group_;
+  opened.use = all.choose(transfer, *address);
+  all.watched(fd) = opened;
   return fd;
 }
 
 int Transfers::close_socket(void* user, curl_socket_t fd) {
-  static_cast<Transfers*>(user)->watched(fd) = {};  // closing takes it out of epoll
+  auto& all = *static_cast<Transfers*>(user);
+  Watched& socket = all.watched(fd);
+  sockaddr_storage peer;
+  socklen_t size = sizeof peer;
+  if (!socket.is_connected && getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) != 0) {
+    all.book_.failed(socket.use);
+  }
+  all.book_.release(socket.use);
+  socket = {};  // closing takes it out of epoll
   return close(fd);
 }
 

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "source/http/address_book.h"
 
 namespace stoker {
 
@@ -26,6 +27,9 @@ class Transfer {
   Transfer& operator=(const Transfer&) = delete;
 
   CURL* easy() { return easy_.get(); }
+  /// Connections go to the proxy's address, which is none of the URL's host.
+  void set_goes_through_proxy(bool does) { goes_through_proxy_ = does; }
+  bool goes_through_proxy() const { return goes_through_proxy_; }
   /// No connection could be opened since `begin`, because descriptors ran out.
   bool lacks_descriptors() const { return lacks_descriptors_; }
 
@@ -38,6 +42,8 @@ class Transfer {
   Transfers& all_;
   int group_ = 0;
   bool lacks_descriptors_ = false;
+  bool goes_through_proxy_ = false;
+  AddressBook::Use last_use_;  // where a connection was opened since `begin`; another one means that it failed
   std::unique_ptr<CURL, EasyDeleter> easy_;
 };
 
@@ -49,7 +55,8 @@ class Transfer {
 /// Not thread-safe, except `wake`.
 class Transfers {
  public:
-  explicit Transfers(const Clock& clock) : clock_(clock) {}
+  /// @param book  Outlives this.
+  Transfers(AddressBook& book, const Clock& clock) : book_(book), clock_(clock) {}
   ~Transfers();
   Transfers(const Transfers&) = delete;
   Transfers& operator=(const Transfers&) = delete;
@@ -101,6 +108,8 @@ class Transfers {
     std::uint32_t told = 0;
     std::uint32_t wanted = 0;
     int group = 0;
+    bool is_connected = false;  // something was heard of it
+    AddressBook::Use use;
   };
 
   int join_group();  // its number
@@ -110,9 +119,11 @@ class Transfers {
 
   static int on_socket(CURL* easy, curl_socket_t fd, int what, void* group, void*);
   static int on_timer(CURLM* multi, long timeout_ms, void* group);
+  AddressBook::Use choose(Transfer& transfer, curl_sockaddr& address);
   static curl_socket_t open_socket(void* transfer, curlsocktype purpose, curl_sockaddr* address);
   static int close_socket(void* transfers, curl_socket_t fd);
 
+  AddressBook& book_;
   const Clock& clock_;
   int epoll_ = -1;
   int event_ = -1;
