@@ -2,11 +2,13 @@
 //
 //   fetch_bench CONTENDER IN_FLIGHT ENDPOINT N_OBJECTS OBJECT_BYTES [CA_FILE]
 //
-// CONTENDER is `curl` (the bare loop, unsigned), `http` (ours, unsigned) or `s3` (ours, every request signed). The
-// objects lie below ENDPOINT/bench/, `object_name` says how they are called; each begins with its number, eight bytes
-// in the machine's order. A line of standard input is a number of GETs to do; the answer is one JSON object a line:
-// that number, nanoseconds of wall time and nanoseconds of CPU time of the whole process. Connections are kept from one
-// line to the next. Ends when the input does; a wrong byte ends it with a message and status 1.
+// CONTENDER is `curl` (the bare loop, unsigned), `curl_s3` (the same with the headers of a signed request, made once),
+// `http` (ours, unsigned) or `s3` (ours, every request signed). IN_FLIGHT is how many at one time, or FIRST-MOST for a
+// number that our fetcher chooses. The objects lie below ENDPOINT/bench/, `object_name` says how they are called; each
+// begins with its number, eight bytes in the machine's order. A line of standard input is a number of GETs to do; the
+// answer is one JSON object a line: that number, nanoseconds of wall time, nanoseconds of CPU time of the whole
+// process, and how many were in flight in the end. Connections are kept from one line to the next. Ends when the input
+// does; a wrong byte ends it with a message and status 1.
 
 #include <curl/curl.h>
 #include <fmt/format.h>
@@ -33,6 +35,7 @@ namespace {
 struct Task {
   std::string contender;
   std::size_t n_in_flight = 0;
+  std::size_t n_at_most = 0;
   std::string endpoint;
   std::uint64_t n_objects = 0;
   std::size_t object_bytes = 0;
@@ -81,11 +84,14 @@ class BareLoop {
       curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
       curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
       curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, kReceiveBytes);
+      if (task.contender == "curl_s3") curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers_of_a_signed_request());
       if (!task.ca_file.empty()) curl_easy_setopt(easy, CURLOPT_CAINFO, task.ca_file.c_str());
     }
   }
   BareLoop(const BareLoop&) = delete;
   BareLoop& operator=(const BareLoop&) = delete;
+
+  std::size_t n_in_flight() const { return task_.n_in_flight; }
 
   void run(std::uint64_t n_gets) {
     n_left_ = n_gets;
@@ -122,6 +128,20 @@ class BareLoop {
     std::size_t n_filled = 0;
     std::uint64_t object = 0;
   };
+
+  // As long as ours; nobody here checks the signature.
+  static curl_slist* headers_of_a_signed_request() {
+    const std::string hash(64, 'a');
+    curl_slist* headers = nullptr;
+    for (const std::string& line :
+         {std::string("x-amz-checksum-mode: ENABLED"), "x-amz-content-sha256: " + hash,
+          std::string("x-amz-date: 20261130T120000Z"),
+          "authorization: AWS4-HMAC-SHA256 Credential=AKIAIOSFODNN7EXAMPLE/20261130/us-east-1/s3/aws4_request, "
+          "SignedHeaders=host;x-amz-checksum-mode;x-amz-content-sha256;x-amz-date, Signature=" +
+              hash})
+      headers = curl_slist_append(headers, line.c_str());
+    return headers;
+  }
 
   void begin(Transfer& transfer) {
     --n_left_;
@@ -189,13 +209,14 @@ class BareLoop {
   std::uint64_t n_started_ = 0, n_left_ = 0, n_open_ = 0;
 };
 
-/// Our fetcher. As many requests wait as are in flight, as in a pipeline that looks ahead; each answer submits the
+/// Our fetcher. As many requests wait as may be in flight, as in a pipeline that looks ahead; each answer submits the
 /// next and lets its buffer go.
 class Ours {
  public:
   explicit Ours(const Task& task) : task_(task) {
     stoker::FetchSettings settings;
     settings.concurrency = static_cast<int>(task.n_in_flight);
+    settings.max_concurrency = static_cast<int>(task.n_at_most);
     settings.storage.endpoint = task.endpoint;
     settings.storage.region = "us-east-1";
     settings.storage.access_key_id = "AKIAIOSFODNN7EXAMPLE";
@@ -208,13 +229,15 @@ class Ours {
     fetcher_ = std::move(made).value();
   }
 
+  std::size_t n_in_flight() const { return static_cast<std::size_t>(fetcher_->stats().limit); }
+
   void run(std::uint64_t n_gets) {
     {
       const std::lock_guard lock(mu_);
       n_left_ = n_gets;
       n_open_ = 0;
     }
-    for (std::size_t i = 0; i < 2 * task_.n_in_flight; ++i) submit_one();
+    for (std::size_t i = 0; i < 2 * task_.n_at_most; ++i) submit_one();
     std::unique_lock lock(mu_);
     done_.wait(lock, [&] { return n_left_ == 0 && n_open_ == 0; });
   }
@@ -263,7 +286,8 @@ int serve(const Task& task) {
     const auto begin = std::chrono::steady_clock::now();
     contender.run(n_gets);
     const auto wall = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin);
-    fmt::print("{{\"gets\": {}, \"wall_ns\": {}, \"cpu_ns\": {}}}\n", n_gets, wall.count(), cpu_ns() - cpu);
+    fmt::print("{{\"gets\": {}, \"wall_ns\": {}, \"cpu_ns\": {}, \"in_flight\": {}}}\n", n_gets, wall.count(),
+               cpu_ns() - cpu, contender.n_in_flight());
     std::fflush(stdout);
   }
   return 0;
@@ -274,13 +298,15 @@ int serve(const Task& task) {
 int main(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
   if (words.size() < 5) fail("CONTENDER IN_FLIGHT ENDPOINT N_OBJECTS OBJECT_BYTES [CA_FILE]");
+  const std::size_t dash = words[1].find('-');
   const Task task{words[0],
                   std::strtoull(words[1].c_str(), nullptr, 10),
+                  std::strtoull(words[1].c_str() + (dash == std::string::npos ? 0 : dash + 1), nullptr, 10),
                   words[2],
                   std::strtoull(words[3].c_str(), nullptr, 10),
                   std::strtoull(words[4].c_str(), nullptr, 10),
                   words.size() > 5 ? words[5] : ""};
-  if (task.contender == "curl") return serve<BareLoop>(task);
+  if (task.contender == "curl" || task.contender == "curl_s3") return serve<BareLoop>(task);
   if (task.contender == "http" || task.contender == "s3") return serve<Ours>(task);
   fail("no contender " + task.contender);
 }
