@@ -121,8 +121,7 @@ TEST(Digest, SeesEveryArray) {
   auto pool = std::make_shared<BlockPool>(std::make_shared<MemoryBudget>(std::size_t{1} << 20));
   const PackShape shape{.tokens = 4, .samples = 2, .images = 1, .patches = 4, .patch = 2};
   const PackLayout at(shape);
-  Lease extra;
-  auto block = pool->acquire(at.n_bytes, 0, extra, {}, {}).value();
+  auto block = pool->acquire(at.n_bytes, {}, {}).value();
   std::fill_n(block->data(), block->size(), std::byte{0});
   const Batch batch{.block = block, .shape = shape, .planned = shape, .counts = {}};
   const std::string before = digest_of(batch);
@@ -139,8 +138,7 @@ TEST(Digest, SeesClipsWhereThereAreAny) {
   auto pool = std::make_shared<BlockPool>(std::make_shared<MemoryBudget>(std::size_t{1} << 20));
   const PackShape shape{.tokens = 4, .samples = 2, .clips = 1, .clip_patches = 4, .patch = 2};
   const PackLayout at(shape);
-  Lease extra;
-  auto block = pool->acquire(at.n_bytes, 0, extra, {}, {}).value();
+  auto block = pool->acquire(at.n_bytes, {}, {}).value();
   std::fill_n(block->data(), block->size(), std::byte{0});
   const Batch batch{.block = block, .shape = shape, .planned = shape, .counts = {}};
   const std::string before = digest_of(batch);
@@ -158,8 +156,7 @@ TEST(Digest, SeesWeightsWhereThereAreAny) {
   shape.has_loss_weights = true;
   const PackLayout at(shape);
   EXPECT_EQ(at.n_bytes, without + 64) << "float32 (4), on a line of its own";
-  Lease extra;
-  auto block = pool->acquire(at.n_bytes, 0, extra, {}, {}).value();
+  auto block = pool->acquire(at.n_bytes, {}, {}).value();
   std::fill_n(block->data(), block->size(), std::byte{0});
   const Batch batch{.block = block, .shape = shape, .planned = shape, .counts = {}};
   const std::string before = digest_of(batch);
