@@ -9,7 +9,6 @@
 #include <cmath>
 #include <csignal>
 #include <cstring>
-#include <new>
 #include <utility>
 
 #include <fmt/format.h>
@@ -132,21 +131,25 @@ void DiskCache::offer(const CacheKey& key, const FetchedObject& whole) {
   if (settings_.is_validated && !is_strong(whole.etag)) return;
   if (whole.etag.size() > CacheEntry::kMaxTagBytes) return;
   if (clock_.now().count() < resting_until_ns_.load(std::memory_order_relaxed)) return;
+  {
+    MutexLock lock(mu_);
+    if (stop_.stop_requested()) return;
+    if (queued_bytes_ + size > kMaxQueuedBytes) {
+      n_lagging_.add(1);
+      return;
+    }
+    queued_bytes_ += size;
+  }
+  // Copied without the lock: other network threads wait for it.
+  Result<Buffer> copy = make_buffer({}, size);
+  if (copy.ok()) std::memcpy(copy->data(), whole.bytes.data(), size);
   MutexLock lock(mu_);
-  if (stop_.stop_requested()) return;
-  if (queued_bytes_ + size > kMaxQueuedBytes) {
+  if (copy.ok()) {
+    queue_.push_back({key, whole.etag, *std::move(copy)});
+  } else {
     n_lagging_.add(1);
-    return;
+    queued_bytes_ -= size;
   }
-  try {
-    Offered offered{key, whole.etag, Buffer(size)};
-    std::memcpy(offered.object.data(), whole.bytes.data(), size);
-    queue_.push_back(std::move(offered));
-  } catch (const std::bad_alloc&) {
-    n_lagging_.add(1);
-    return;
-  }
-  queued_bytes_ += size;
   changed_.notify_all();
 }
 
