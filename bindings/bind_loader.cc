@@ -64,6 +64,14 @@ AnyArray batch_array(const Batch& batch, const std::string& name) {
   throw nb::key_error(name.c_str());
 }
 
+Share::Kind share_named(const std::string& name) {
+  if (name == "once") return Share::Kind::kOnce;
+  if (name == "repeat") return Share::Kind::kRepeat;
+  if (name == "samples") return Share::Kind::kSamples;
+  if (name == "weight") return Share::Kind::kWeight;
+  throw nb::value_error("share: once, repeat, samples or weight");
+}
+
 void bind_settings(nb::module_& m) {
   nb::class_<LoaderSettings>(m, "LoaderSettings")
       .def(nb::init<>())
@@ -71,14 +79,19 @@ void bind_settings(nb::module_& m) {
           "add_data",
           [](LoaderSettings& s, std::string manifest, std::string media_root, const std::string& shape,
              const std::map<std::string, std::string>& columns, const std::map<std::string, std::string>& roles,
-             bool nonfinite_is_null, std::uint64_t max_row_bytes) {
+             bool nonfinite_is_null, std::uint64_t max_row_bytes, const std::string& share, std::uint64_t share_value) {
             RowOptions rows = value_or_throw(make_row_options(shape, {columns.begin(), columns.end()},
                                                               {roles.begin(), roles.end()}, nonfinite_is_null));
-            s.output.data.push_back({std::move(manifest), std::move(media_root), std::move(rows), max_row_bytes});
+            s.output.data.push_back({std::move(manifest),
+                                     std::move(media_root),
+                                     std::move(rows),
+                                     max_row_bytes,
+                                     {share_named(share), share_value}});
           },
           nb::kw_only(), "manifest"_a, "media_root"_a = "", "shape"_a = "auto",
           "columns"_a = std::map<std::string, std::string>(), "roles"_a = std::map<std::string, std::string>(),
-          "nonfinite_is_null"_a = false, "max_row_bytes"_a = ManifestOptions{}.max_row_bytes)
+          "nonfinite_is_null"_a = false, "max_row_bytes"_a = ManifestOptions{}.max_row_bytes, "share"_a = "once",
+          "share_value"_a = 1)
       .def_rw("dp_rank", &LoaderSettings::dp_rank)
       .def_rw("dp_size", &LoaderSettings::dp_size)
       .def_rw("index_dir", &LoaderSettings::index_dir)

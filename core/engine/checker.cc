@@ -103,6 +103,7 @@ Checker::Checker(LoaderSettings settings, CheckOptions options, const Clock& clo
 Result<std::unique_ptr<Checker>> Checker::create(LoaderSettings settings, CheckOptions options, const Clock& clock) {
   settings.output.shuffle = Shuffle::kNone;
   settings.output.epochs = 1;
+  for (DataSettings& data : settings.output.data) data.share = {};  // every row, however often it will come
   std::unique_ptr<Checker> checker(new Checker(std::move(settings), std::move(options), clock));
   const LoaderSettings& s = checker->settings_;
   STOKER_TRY(auto fetcher, Fetcher::create(fetch_settings(s), clock));

@@ -122,6 +122,14 @@ std::string Loader::make_fingerprint() const {
     rows.add_int(static_cast<std::int64_t>(data.max_row_bytes));
   }
   add("rows", {rows.hex()});
+  if (std::any_of(o.data.begin(), o.data.end(), [](const DataSettings& d) { return d.share != Share(); })) {
+    Digest shares;
+    for (const DataSettings& data : o.data) {
+      shares.add_int(static_cast<std::int64_t>(data.share.kind));
+      shares.add_int(static_cast<std::int64_t>(data.share.value));
+    }
+    add("mixture", {shares.hex()});
+  }
   add("model", {model_->fingerprint()});
   add("seed", {std::to_string(o.seed)});
   add("shuffle", {std::to_string(static_cast<int>(o.shuffle))});

@@ -150,19 +150,28 @@ Result<Dataset> Dataset::open(const LoaderSettings& settings, Fetcher& fetcher, 
                               const std::function<void(std::string_view)>& on_progress) {
   std::vector<Source> sources;
   std::vector<SourceRows> rows;
+  std::vector<Share> shares;
+  std::vector<std::uint64_t> n_rows;  // (entries of the settings)
+  std::vector<MixtureEntry> mixture;
   for (const DataSettings& data : settings.output.data) {
     std::vector<std::string> names = {data.manifest};
     if (data.manifest.find("://") == std::string::npos) {
       STOKER_TRY(names, files_of(data.manifest));
     }
+    shares.push_back(data.share);
+    n_rows.push_back(0);
+    mixture.push_back({.n_sources = names.size()});
     for (const std::string& name : names) {
       STOKER_TRY(Source source, open_source(data, name, settings, fetcher, stop, on_progress));
       rows.push_back({source.manifest.fingerprint(), source.manifest.n_rows()});
+      n_rows.back() += source.manifest.n_rows();
       sources.push_back(std::move(source));
     }
   }
-  STOKER_TRY(Order order,
-             Order::make(std::move(rows), settings.output.seed, settings.output.shuffle, settings.output.epochs));
+  STOKER_TRY(const auto n_samples, samples_per_epoch(shares, n_rows));
+  for (std::size_t i = 0; i < mixture.size(); ++i) mixture[i].samples_per_epoch = n_samples[i];
+  STOKER_TRY(Order order, Order::make(std::move(rows), settings.output.seed, settings.output.shuffle,
+                                      settings.output.epochs, mixture));
   return Dataset(std::move(sources), std::move(order));
 }
 

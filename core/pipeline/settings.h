@@ -16,6 +16,7 @@
 #include "model/qwen_vl/qwen_vl.h"
 #include "pipeline/user_code.h"
 #include "plan/cost.h"
+#include "plan/mixture.h"
 #include "plan/order.h"
 #include "plan/plan.h"
 #include "source/source.h"
@@ -43,6 +44,7 @@ struct DataSettings {
   std::string media_root;  ///< empty: the manifest's folder
   RowOptions rows = {};    ///< how its rows are read
   std::uint64_t max_row_bytes = ManifestOptions{}.max_row_bytes;  ///< a longer row is a bad sample
+  Share share = {};                                               ///< how often its rows come in an epoch
 };
 
 /// Decides what comes out: every member is part of the fingerprint.

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
+#include <map>
 #include <optional>
 #include <set>
 #include <tuple>
@@ -111,6 +113,89 @@ TEST(Order, NoneIsFileOrder) {
   for (std::uint64_t i = 0; i < 6; ++i) seen.emplace_back(order.at(i).source, order.at(i).row);
   EXPECT_EQ(seen,
             (std::vector<std::pair<std::uint32_t, std::uint64_t>>{{0, 0}, {0, 1}, {0, 2}, {1, 0}, {1, 1}, {0, 0}}));
+}
+
+Order mixed(Shuffle shuffle, std::uint64_t seed = 17) {
+  const std::vector<MixtureEntry> mixture = {{2, 25}, {1, 4}, {1, 0}};  // 10 rows in two files, 16 rows, 5 rows
+  auto order = Order::make({{"a", 4}, {"b", 6}, {"c", 16}, {"d", 5}}, seed, shuffle, std::nullopt, mixture);
+  EXPECT_TRUE(order.ok()) << order.status().to_string();
+  return *std::move(order);
+}
+
+TEST(Order, AMixtureGivesEachEntryItsPartOfEveryEpochAndEachRowItsTurn) {
+  for (const Shuffle shuffle : {Shuffle::kRows, Shuffle::kNone}) {
+    const Order order = mixed(shuffle);
+    ASSERT_EQ(order.rows_per_pass(), 29U);
+    std::map<std::pair<std::uint32_t, std::uint64_t>, std::set<std::uint64_t>> passes;  // of each row
+    for (std::uint64_t epoch = 0; epoch < 12; ++epoch) {
+      std::array<int, 4> n{};
+      for (std::uint64_t i = 0; i < 29; ++i) {
+        const OrderEntry entry = order.at(epoch * 29 + i);
+        ++n[entry.source];
+        EXPECT_TRUE((passes[{entry.source, entry.row}].insert(entry.pass).second)) << "twice in one pass";
+      }
+      EXPECT_EQ(n[0] + n[1], 25);
+      EXPECT_EQ(n[2], 4);
+      EXPECT_EQ(n[3], 0);
+      std::size_t least = SIZE_MAX;
+      std::size_t most = 0;
+      for (const auto& [row, of_row] : passes) {
+        if (row.first > 1) continue;
+        least = std::min(least, of_row.size());
+        most = std::max(most, of_row.size());
+      }
+      EXPECT_LE(most - least, 1U);
+    }
+    EXPECT_EQ(passes.size(), 10U + 16U);
+  }
+}
+
+TEST(Order, AMixtureWithoutShufflingGoesOnWhereItStopped) {
+  const Order order = mixed(Shuffle::kNone);
+  EXPECT_EQ(rows(order, 25, 4), (std::vector<std::uint64_t>{0, 1, 2, 3}));
+  EXPECT_EQ(rows(order, 29 + 25, 4), (std::vector<std::uint64_t>{4, 5, 6, 7}));
+  EXPECT_EQ(rows(order, 29, 3), (std::vector<std::uint64_t>{1, 2, 3}))
+      << "25 of 10 rows: five rows into its third pass";
+}
+
+TEST(Order, AMixtureSpreadsOverTheEpoch) {
+  const std::vector<MixtureEntry> mixture = {{1, 30'000}, {1, 10'000}};
+  const Order order = *Order::make({{"a", 1000}, {"b", 100'000}}, 3, Shuffle::kRows, std::nullopt, mixture);
+  for (std::uint64_t at = 0; at < 40'000; at += 4000) {
+    int n = 0;
+    for (std::uint64_t i = 0; i < 4000; ++i) n += order.at(at + i).source == 1 ? 1 : 0;
+    EXPECT_NEAR(n, 1000, 130) << at;  // 4.7 standard deviations
+  }
+}
+
+// If this fails, every user's run changes.
+TEST(Order, LiteralOrderOfAMixture) {
+  std::vector<std::uint64_t> got;
+  for (std::uint64_t i = 0; i < 12; ++i) {
+    const OrderEntry entry = mixed(Shuffle::kRows).at(i);
+    got.push_back(entry.pass * 10'000 + entry.source * 100 + entry.row);
+  }
+  EXPECT_EQ(got, (std::vector<std::uint64_t>{20102, 10103, 10002, 10102, 105, 214, 2, 0, 20003, 101, 20001, 10101}));
+}
+
+TEST(Order, AMixtureThatGivesEachRowOnceIsNone) {
+  const std::vector<MixtureEntry> mixture = {{1, 3}, {1, 2}};
+  const Order order = *Order::make({{"a", 3}, {"b", 2}}, 9, Shuffle::kRows, std::nullopt, mixture);
+  const Order plain = make({{"a", 3}, {"b", 2}}, 9);
+  for (std::uint64_t i = 0; i < 20; ++i) {
+    EXPECT_EQ(order.at(i).source, plain.at(i).source);
+    EXPECT_EQ(order.at(i).row, plain.at(i).row);
+  }
+}
+
+TEST(Order, RefusesMixturesThatDoNotFit) {
+  const auto reason = [](const std::vector<MixtureEntry>& mixture) {
+    return Order::make({{"a", 3}, {"b", 0}}, 9, Shuffle::kRows, std::nullopt, mixture).status().reason();
+  };
+  EXPECT_EQ(reason({{1, 9}, {1, 1}}), Reason::kNoData);
+  EXPECT_EQ(reason({{1, 0}, {1, 0}}), Reason::kNoData);
+  EXPECT_EQ(reason({{1, 9}}), Reason::kInternal);
+  EXPECT_EQ(reason({{3, 9}}), Reason::kInternal);
 }
 
 TEST(Order, SizeIsThatOfTheEpochs) {

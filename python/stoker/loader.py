@@ -217,6 +217,8 @@ def core_settings(settings: Settings, dp_rank: int = 0, dp_size: int = 1) -> _co
             roles=dict(source.roles),
             nonfinite_is_null=source.nonfinite == "null",
             max_row_bytes=parse_bytes(source.max_row_bytes),
+            share=source.share()[0],
+            share_value=source.share()[1],
         )
     out.dp_rank, out.dp_size = dp_rank, dp_size
     out.index_dir = str(index_dir)

@@ -44,8 +44,21 @@ class Data:
     """Whether ``NaN`` and ``Infinity``, which JSON does not have, make a row bad or count as null."""
     max_row_bytes: int | str = "256MiB"
     """A longer row is a bad sample."""
-    weight: float = 1.0
-    """Share in a mixture. This version concatenates manifests and takes only 1."""
+    weight: float | None = None
+    """Part of every epoch that its rows are, among the weights of all entries; all entries have one or none. An epoch
+    then has as many samples as there are rows. To a millionth; at least that."""
+    repeat: float | None = None
+    """How often its rows come in an epoch: 2 twice, 0.25 a quarter of them, the next epoch the next quarter."""
+    samples: int | None = None
+    """How many samples it gives to an epoch; the next epoch goes on where this one stopped."""
+
+    def share(self) -> tuple[str, int]:
+        """What the engine is told of `weight`, `repeat` and `samples`."""
+        if self.weight is not None:
+            return "weight", round(self.weight * 10**6)
+        if self.repeat is not None:
+            return "repeat", round(self.repeat * 10**6)
+        return ("once", 1) if self.samples is None else ("samples", self.samples)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -340,10 +353,15 @@ class Settings:
             _require(
                 0 < parse_bytes(source.max_row_bytes) < 2**32, "data.max_row_bytes must be from 1 byte to 4 GiB - 1"
             )
+            given = [name for name in ("weight", "repeat", "samples") if getattr(source, name) is not None]
+            _require(len(given) < 2, f"data: {' and '.join(given)} of one entry: give one of them")
+            number = source.weight if source.weight is not None else source.repeat
             _require(
-                source.weight == 1.0,
-                f"data: weight {source.weight} is not served by this version: manifests are concatenated",
+                (number is None or 1e-6 <= number <= 1e12) and 0 < (source.samples or 1) < 2**62,
+                "data: weight and repeat must be from 1e-6 to 1e12, samples positive",
             )
+        with_weight = [source.weight is not None for source in self.data]
+        _require(all(with_weight) or not any(with_weight), "data: give all entries a weight or none")
         _require(16 <= self.pack.tokens_per_pack < 2**24, "pack.tokens_per_pack must be from 16 to 2**24 - 1")
         _require(1 <= self.pack.packs_per_step < 2**20, "pack.packs_per_step must be from 1 to 2**20 - 1")
         _require(len(self.labels.roles) > 0, "labels.roles: name at least one role")
