@@ -124,6 +124,9 @@ test-tsan: $(STAMPS)/test  ## C++ tests of what runs in threads, under ThreadSan
 
 soak: $(STAMPS)/build $(STAMPS)/test  ## long proofs: minutes each
 	STOKER_SOAK=1 $(BIN)/python -m pytest -m soak --timeout 1800
+	cmake --preset release -D Python_EXECUTABLE=$(CURDIR)/$(BIN)/python --log-level=WARNING
+	cmake --build --preset release --target source_test
+	STOKER_FAULTY_REQUESTS=100000 build/release/core/source/source_test --gtest_filter='*UnderRandomFaults*'
 	$(MAKE) fuzz FUZZ="--seconds 60"
 
 fuzz: $(STAMPS)/test  ## hunt for inputs that break a parser, 600 CPU seconds for each; FUZZ="--seconds 30 jpeg" for less
