@@ -213,8 +213,10 @@ def talking_to(command: list[str]) -> Iterator[Callable[[int], Sample]]:
 
 
 def with_wrk(endpoint: str, in_flight: int, script: Path) -> Callable[[int], Sample]:
-    """`wrk` counts time, not requests, and keeps nothing from one round to the next: each of its rounds takes two
-    seconds, so that its start counts for little."""
+    """`wrk` counts time, not requests, and keeps nothing from one round to the next.
+
+    Each of its rounds takes two seconds, so that its start counts for little.
+    """
     script.write_text(WRK.format(last=N_OBJECTS - 1, n_objects=N_OBJECTS), encoding="ascii")
     command = [*pinned(CLIENT_CORE), tool("wrk"), "-t1", f"-c{in_flight}", "-d2s", "-s", str(script), endpoint]
 
