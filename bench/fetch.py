@@ -247,8 +247,7 @@ def contenders(folder: Path, http: str, https: str, stack: contextlib.ExitStack)
         if importlib.util.find_spec(client) is not None:
             command = [sys.executable, str(CLIENTS), client, "32", http, *objects]
             yield Contender(client, stack.enter_context(talking_to(command)))
-    for n in (32, 1024):
-        yield Contender(f"wrk, {n}", with_wrk(http, n, folder / "wrk.lua"))
+    yield Contender("wrk, 32", with_wrk(http, 32, folder / "wrk.lua"))
 
 
 def measured(found: list[Contender]) -> None:
@@ -292,7 +291,7 @@ def results(found: list[Contender]) -> list[dict[str, Any]]:
     line("in flight in the end, of at most 1,024", many.samples[-1].in_flight, "requests")
     line("s3, at most 1,024 in flight of 32: requests/s", ratio(many, few, rate), "times")
     line("s3, at most 1,024 in flight of 32: objects per CPU second", ratio(many, few, per_cpu), "times")
-    for kind in ("s3", "http", "curl", "wrk"):
+    for kind in ("s3", "http", "curl"):
         many, few = by_name[f"{kind}, 1024"], by_name[f"{kind}, 32"]
         line(f"{kind}, 1,024 in flight of 32: requests/s", ratio(many, few, rate), "times")
         line(f"{kind}, 1,024 in flight of 32: objects per CPU second", ratio(many, few, per_cpu), "times")
