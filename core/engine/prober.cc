@@ -283,11 +283,11 @@ ProbePhase Prober::finished(Phase& phase) const {
   out.n_requests = phase.n_requests;
   out.n_repeated = phase.n_repeated;
   // Storage that is too slow for the phase leaves no warm part: then all of it counts.
-  const bool has_warm_part = phase.warm_since && *phase.warm_since < phase.submit_until &&
-                             std::any_of(phase.answers.begin(), phase.answers.end(), [&](const Phase::Answer& a) {
-                               return a.began >= *phase.warm_since && !a.is_given_up;
-                             });
-  const Nanos from = has_warm_part ? *phase.warm_since : phase.began;
+  const Nanos warm = phase.warm_since.value_or(Nanos::max());
+  const bool has_warm_part = warm < phase.submit_until &&
+                             std::any_of(phase.answers.begin(), phase.answers.end(),
+                                         [&](const Phase::Answer& a) { return a.began >= warm && !a.is_given_up; });
+  const Nanos from = has_warm_part ? warm : phase.began;
   Nanos last = from;
   for (const Phase::Answer& a : phase.answers) {
     if (!a.is_given_up && a.ended >= from && a.ended <= phase.submit_until) {
