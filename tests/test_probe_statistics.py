@@ -29,6 +29,7 @@ from stoker.probing.steps import Answers, Fetching, cold_step_s, simulate
 from stoker.probing.verdict import judge, profile_of
 from stoker.settings import Speed, resolve_speed
 from stoker.testing import Latency
+from stoker.testing.__main__ import main as serve_by_hand
 
 # --- quantiles
 
@@ -308,6 +309,9 @@ def test_what_is_no_profile_is_refused(tmp_path: Path, content: str, said: str) 
     (tmp_path / "p.json").write_text(content)
     with pytest.raises(InvalidArgumentError, match=said):
         LatencyProfile.load(tmp_path / "p.json")
+    with pytest.raises(SystemExit) as ended:  # as one line, not as a traceback
+        serve_by_hand(["--profile", str(tmp_path / "p.json")])
+    assert ended.value.code == 2
 
 
 @pytest.mark.parametrize("quantiles", [[], [[0, 1]], [[0, 2], [1, 1]], [[0, -1], [1, 1]], [[0, 1], [1, math.inf]], 3])

@@ -6,8 +6,16 @@ import argparse
 import sys
 from pathlib import Path
 
+from stoker.errors import InvalidArgumentError
 from stoker.testing.behaviour import Behaviour, Fault, Latency
 from stoker.testing.process import run_by_hand, run_controlled
+
+
+def _measured(path: str) -> Latency:
+    try:
+        return Latency.from_profile(path)
+    except InvalidArgumentError as error:
+        raise argparse.ArgumentTypeError(error.message) from None
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
@@ -23,7 +31,9 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--secret-access-key", default="stoker-secret")
     parser.add_argument("--anonymous", action="append", default=[], metavar="BUCKET", help="needs no signature")
     parser.add_argument("--latency", action="store_true", help="think like a distant object store (median 30 ms)")
-    parser.add_argument("--profile", metavar="FILE", help="think like a storage that `stoker probe --save` measured")
+    parser.add_argument(
+        "--profile", type=_measured, metavar="FILE", help="think like a storage that `stoker probe --save` measured"
+    )
     parser.add_argument("--error-share", type=float, default=0.0, help="half 503 SlowDown, half connection resets")
     parser.add_argument("--bandwidth", type=float, metavar="BYTES_PER_S", help="for all connections together")
     parser.add_argument("--seed", type=int, default=0)
@@ -39,7 +49,7 @@ def main(arguments: list[str]) -> int:
         return 0
     share = options.error_share / 2
     behaviour = Behaviour(
-        latency=Latency.from_profile(options.profile) if options.profile else Latency() if options.latency else None,
+        latency=options.profile or (Latency() if options.latency else None),
         faults=(Fault(kind="error", share=share), Fault(kind="reset", share=share)) if share > 0 else (),
         bandwidth_bytes_per_s=options.bandwidth,
         seed=options.seed,
