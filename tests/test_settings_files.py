@@ -147,7 +147,9 @@ def test_replace_changes_what_it_names() -> None:
 
 def test_secrets_are_neither_shown_nor_kept() -> None:
     secret = "not-to-be-seen"
-    settings = Settings.from_dict({**LEAST, "storage": {"secret_access_key": secret, "access_key_id": secret}})
+    proxy = f"http://me:{secret}@proxy:3128"
+    storage = {"secret_access_key": secret, "access_key_id": secret, "proxy": proxy}
+    settings = Settings.from_dict({**LEAST, "storage": storage})
     assert secret not in repr(settings)
     assert secret not in str(settings.to_dict(hide_secrets=True))
     assert settings.replace(seed=1).storage.secret_access_key == secret

@@ -519,7 +519,7 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     return _convert_plain(hint, value, where)
 
 
-_SECRET = ("access_key_id", "secret_access_key", "session_token")
+_SECRET = ("access_key_id", "secret_access_key", "session_token", "proxy")
 
 
 def _shown(value: Any, where: str) -> str:
