@@ -218,9 +218,10 @@ def test_media_that_cannot_be_used(everything: Callable[[Settings], str], data: 
     assert leaks(said) == []
 
 
-@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.parametrize(("scheme", "is_setting"), [("http", False), ("https", False), ("https", True)])
 def test_a_proxy_that_refuses(
     scheme: str,
+    is_setting: bool,
     everything: Callable[[Settings], str],
     data: DataSet,
     tmp_path: Path,
@@ -234,9 +235,10 @@ def test_a_proxy_that_refuses(
     with storage_that(refuse, data, tmp_path) as settings:
         address = settings.storage.endpoint_url.removeprefix("http://")
         proxy = f"http://me:{quote(SECRETS['proxy password'], safe='')}@{address}"
-        for name in ("http_proxy", "https_proxy", "HTTPS_PROXY"):
+        for name in () if is_setting else ("http_proxy", "https_proxy", "HTTPS_PROXY"):
             monkeypatch.setenv(name, proxy)
-        said = everything(settings.replace(storage={"endpoint_url": f"{scheme}://storage.invalid"}))
+        given = {"proxy": proxy} if is_setting else {}
+        said = everything(settings.replace(storage={"endpoint_url": f"{scheme}://storage.invalid", **given}))
     assert "407" in said or "proxy" in said.lower()
     assert leaks(said) == []
 
@@ -282,6 +284,8 @@ def test_settings_that_do_not_fit_are_shown_without_secrets(data: DataSet, tmp_p
         {"endpoint_url": f"http://{SECRETS['user of a URL']}@host"},
         {"session_token": 7, "secret_access_key": SECRETS["secret key"]},
         {"secret_access_keys": SECRETS["secret key"]},
+        {"proxy": f"ftp://me:{SECRETS['proxy password']}@host"},
+        {"proxy": [SECRETS["proxy password"]]},
         {"secret_access_key": [SECRETS["secret key"]]},
         {"access_key_id": {"id": SECRETS["key id"]}},
         {"addressing": "paths", **KEYS},
