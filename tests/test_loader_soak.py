@@ -58,12 +58,14 @@ def soak(
     data: DataSet, scratch: Path, *, seconds: float, share: float, read_every_s: float
 ) -> tuple[Gauges, dict[str, int]]:
     """Runs; returns what was measured after a tenth of the time, and the faults that were met."""
-    expected = digests(settings_for(data, scratch / "local"), N_COMPARED)
+    pack = {"tokens_per_pack": 512, "packs_per_step": 4}
+    expected = digests(settings_for(data, scratch / "local", pack=pack), N_COMPARED)
     gauges, met = Gauges(), dict[str, int]()
     with StorageServer(data.folder.parent, behaviour=faulty(0, share)) as server:
         settings = settings_for(
             f"s3://{data.folder.name}/rows.jsonl",
             scratch,
+            pack=pack,
             storage={**server.settings(), "first_byte_timeout_s": 0.3, "stall_timeout_s": 0.3},
             speed={"fetch_concurrency": 16},
             outage_limit_s=120.0,
