@@ -109,7 +109,7 @@ def image_patches(data: bytes, target: tuple[int, int], patch: int = 16, merge: 
 @overload
 def image_patches(pixels: Annotated[NDArray[numpy.uint8], dict(shape=(None, None, 3), order='C', device='cpu', writable=False)], target: tuple[int, int], patch: int = 16, merge: int = 2, *, resizer: str = 'aten') -> NDArray[numpy.uint8]: ...
 
-def fetch(url: str, *, offset: int = 0, length: int | None = None, storage: dict = {}, outage_limit_s: float = 600.0, environ: Mapping[str, str] | None = None) -> tuple:
+def fetch(url: str, *, offset: int = 0, length: int | None = None, if_match: str = '', storage: dict = {}, outage_limit_s: float = 600.0, environ: Mapping[str, str] | None = None) -> tuple:
     """
     Reads one object or a part of it: (bytes, bytes in all, tag). `storage` holds settings by name; `environ` replaces the process's environment.
     """
