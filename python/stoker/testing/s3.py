@@ -180,6 +180,8 @@ class S3Service:
         if known is not None and (known == "*" or found.etag in [tag.strip() for tag in known.split(",")]):
             return Answer(304, {"ETag": found.etag})
         headers = {"ETag": found.etag, "Accept-Ranges": "bytes", "Content-Type": "binary/octet-stream"}
+        if found.content_encoding:
+            headers["Content-Encoding"] = found.content_encoding
         size = len(found.body)
         asked = _RANGE.fullmatch(request.headers.get("range", ""))
         if asked is None or asked.group() == "bytes=-":
@@ -201,7 +203,8 @@ class S3Service:
             return _error(501, "NotImplemented", "This server takes bodies in one piece only.", key)
         if said != "UNSIGNED-PAYLOAD" and said != hashlib.sha256(request.body).hexdigest():
             return _error(400, "XAmzContentSHA256Mismatch", "The provided hash does not match what was computed.", key)
-        return Answer(200, {"ETag": self._store.put(bucket, key, request.body).etag})
+        made = self._store.put(bucket, key, request.body, request.headers.get("content-encoding", ""))
+        return Answer(200, {"ETag": made.etag})
 
 
 @functools.lru_cache(maxsize=16)

@@ -162,8 +162,8 @@ class StorageServer:
 
     # --- objects ---
 
-    def put(self, bucket: str, key: str, body: bytes) -> None:
-        """Puts one object, by a signed request like any other client's."""
+    def put(self, bucket: str, key: str, body: bytes, *, content_encoding: str = "") -> None:
+        """Puts one object, by a signed request like any other client's. It comes back with its ``content_encoding``."""
         key_path = f"/{bucket}/{key}"
         headers = sign(
             credentials=self._credentials(),
@@ -173,6 +173,8 @@ class StorageServer:
             key_path=key_path,
             payload=body,
         )
+        if content_encoding:
+            headers["Content-Encoding"] = content_encoding
         connection = self._connection()
         try:
             connection.request("PUT", quote(key_path, safe="/-_.~"), body, headers)

@@ -21,12 +21,13 @@ class Object:
     """With its quotes."""
     crc32: str
     """In base64, as ``x-amz-checksum-crc32`` has it."""
+    content_encoding: str = ""
 
 
-def make_object(body: bytes) -> Object:
+def make_object(body: bytes, content_encoding: str = "") -> Object:
     """Returns an object with the ETag that S3 gives to a body that was put in one piece."""
     crc32 = base64.b64encode(zlib.crc32(body).to_bytes(4, "big")).decode()
-    return Object(body, f'"{hashlib.md5(body, usedforsecurity=False).hexdigest()}"', crc32)
+    return Object(body, f'"{hashlib.md5(body, usedforsecurity=False).hexdigest()}"', crc32, content_encoding)
 
 
 class ObjectStore:
@@ -52,9 +53,9 @@ class ObjectStore:
             self._folder is not None and _is_plain(bucket) and (self._folder / bucket).is_dir()
         )
 
-    def put(self, bucket: str, key: str, body: bytes) -> Object:
+    def put(self, bucket: str, key: str, body: bytes, content_encoding: str = "") -> Object:
         """Stores an object, replacing what was there; the folder on disk is never written."""
-        made = make_object(body)
+        made = make_object(body, content_encoding)
         self._put[bucket, key] = made
         self._buckets.add(bucket)
         return made
