@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -47,7 +48,7 @@ class SharedReads {
 
  private:
   Mutex mu_;
-  std::unordered_map<std::string, std::shared_ptr<SharedRead>> reads_ STOKER_GUARDED_BY(mu_);
+  std::unordered_map<std::string_view, std::shared_ptr<SharedRead>> reads_ STOKER_GUARDED_BY(mu_);  // by their own keys
 };
 
 }  // namespace stoker

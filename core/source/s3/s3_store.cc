@@ -110,7 +110,12 @@ S3Address address_of(const S3Endpoint& endpoint, Addressing addressing, std::str
     const bool by_path = endpoint.is_custom || looks_like_ip(name) || dotted_under_tls || odd_name;
     addressing = by_path ? Addressing::kPath : Addressing::kVirtualHost;
   }
-  if (addressing == Addressing::kPath) return {endpoint.host, fmt::format("{}/{}/{}", endpoint.base_path, bucket, key)};
+  if (addressing == Addressing::kPath) {
+    std::string path;
+    path.reserve(endpoint.base_path.size() + bucket.size() + key.size() + 2);
+    path.append(endpoint.base_path).append("/").append(bucket).append("/").append(key);
+    return {endpoint.host, std::move(path)};
+  }
   return {fmt::format("{}.{}", bucket, endpoint.host), fmt::format("{}/{}", endpoint.base_path, key)};
 }
 

@@ -8,8 +8,6 @@
 #include <initializer_list>
 #include <memory>
 
-#include <fmt/format.h>
-
 #include "source/url.h"
 
 namespace stoker {
@@ -74,9 +72,20 @@ std::string timestamp(std::time_t now) {
   const auto midnight = std::chrono::floor<std::chrono::days>(at);
   const std::chrono::year_month_day day(midnight);
   const std::chrono::hh_mm_ss time(at - midnight);
-  return fmt::format("{:04}{:02}{:02}T{:02}{:02}{:02}Z", static_cast<int>(day.year()),
-                     static_cast<unsigned>(day.month()), static_cast<unsigned>(day.day()), time.hours().count(),
-                     time.minutes().count(), time.seconds().count());
+  std::string text = "00000000T000000Z";
+  const auto put = [&](std::size_t column, auto number) {
+    text[column] = static_cast<char>('0' + number / 10 % 10);
+    text[column + 1] = static_cast<char>('0' + number % 10);
+  };
+  const int year = static_cast<int>(day.year());
+  put(0, year / 100);
+  put(2, year % 100);
+  put(4, static_cast<unsigned>(day.month()));
+  put(6, static_cast<unsigned>(day.day()));
+  put(9, time.hours().count());
+  put(11, time.minutes().count());
+  put(13, time.seconds().count());
+  return text;
 }
 
 void append_line(std::string& out, std::string_view name, std::string_view value) {
