@@ -39,7 +39,7 @@ void GrowingLimit::answered(Nanos now, std::uint64_t n_bytes, bool is_binding) {
   if (!is_binding || n_ignored_ > 0) return start_round(now, n_ignored_ - static_cast<int>(is_binding));
   ++n_answers_;
   work_ += static_cast<double>(n_bytes) + kBytesPerRequest;
-  if (n_answers_ < std::max(level_, kLeastAnswers) || now <= round_began_) return;
+  if (n_answers_ < std::max(level_, kLeastAnswers) || now < round_began_ + kLeastRound) return;
   judge(now, work_ / to_seconds(now - round_began_));
 }
 

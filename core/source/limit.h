@@ -33,13 +33,15 @@ class ThrottleLimit {
 
 /// How many requests all of the network is asked at one time: doubled while the storage then gives more in the same
 /// time, and taken back by one doubling where it does not: more in flight would only wait longer. Tried again after
-/// `kPause`. Learns only while the limit keeps requests waiting. Not thread-safe.
+/// `kPause`. Learns only while the limit keeps requests waiting, and that for `kLeastRound` at a stretch: what a burst
+/// asks for, such as a run's first steps, comes soonest if it comes in the plan's order. Not thread-safe.
 class GrowingLimit {
  public:
   /// Of the rate, for twice the requests; measured over as many answers as are in flight, it is well beyond their
   /// noise.
   static constexpr double kLeastGain = 0.2;
   static constexpr Nanos kPause = std::chrono::seconds(10);
+  static constexpr Nanos kLeastRound = std::chrono::seconds(1);
 
   GrowingLimit(int start, int maximum)
       : level_(std::min(start, maximum)), maximum_(maximum), n_ignored_(std::min(start, maximum)) {}

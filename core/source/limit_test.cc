@@ -77,21 +77,29 @@ int after(GrowingLimit& limit, int width, int n, std::uint64_t seed, bool is_bin
 }
 
 TEST(GrowingLimit, GrowsWhileThatBringsMore) {
-  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+  for (std::uint64_t seed = 0; seed < 10; ++seed) {
     GrowingLimit wide(64, 1024);
-    EXPECT_EQ(after(wide, 100'000, 6000, seed), 1024) << seed;
+    EXPECT_EQ(after(wide, 100'000, 40'000, seed), 1024) << seed;
     GrowingLimit narrow(64, 1024);
-    const int found = after(narrow, 150, 6000, seed);  // 40 s: several looks
+    const int found = after(narrow, 150, 80'000, seed);  // 19 s: two looks
     EXPECT_GE(found, 128) << seed;
     EXPECT_LE(found, 256) << seed;
     GrowingLimit enough(64, 1024);
-    EXPECT_LE(after(enough, 40, 6000, seed), 128) << seed;
+    EXPECT_LE(after(enough, 40, 20'000, seed), 128) << seed;
   }
 }
 
 TEST(GrowingLimit, LearnsOnlyWhereItIsInTheWay) {
   GrowingLimit limit(64, 1024);
   EXPECT_EQ(after(limit, 100'000, 6000, 1, false), 64);
+}
+
+TEST(GrowingLimit, ABurstIsNoReasonToGrow) {
+  GrowingLimit limit(64, 1024);
+  for (std::uint64_t burst = 0; burst < 50; ++burst) {
+    EXPECT_EQ(after(limit, 100'000, 1280, burst), 64);  // 0.7 s
+    limit.answered(Nanos(1s), 1, false);                // then nothing waits
+  }
 }
 
 TEST(GrowingLimit, DoesNotGrowWhileTheStorageAsksToSlowDown) {

@@ -34,6 +34,16 @@ void init_curl_once() {
       once, [] { curl_global_init(CURL_GLOBAL_DEFAULT); });  // never undone: other libraries in the process may use it
 }
 
+// How much may arrive before it is read. Linux begins with 64 KiB and learns from transfers that take long, so a
+// picture came in two pieces, with its buffer half full in between: a thousand of them are more than a cache holds. A
+// mark that more must be there before a read widens the window for good, which then goes on learning (SO_RCVBUF would
+// end that).
+constexpr int kWindowBytes = 256 * 1024;
+
+void widen_window(int fd) {
+  for (const int n_bytes : {kWindowBytes, 1}) setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &n_bytes, sizeof n_bytes);
+}
+
 }  // namespace
 
 Transfer::Transfer(Transfers& all) : all_(all), group_(all.join_group()), easy_(curl_easy_init()) {
@@ -124,9 +134,9 @@ void Transfers::act(Group& group, curl_socket_t fd, int what) {
   acted_.push_back(&group);
 }
 
-void Transfers::act(Nanos now) {
-  for (int i = 0; i < n_events_; ++i) {
-    const epoll_event& event = events_[static_cast<std::size_t>(i)];
+bool Transfers::act_once(Nanos now) {
+  while (n_acted_ < n_events_) {
+    const epoll_event& event = events_[static_cast<std::size_t>(n_acted_++)];
     const int fd = event.data.fd;
     if (fd == event_) {
       std::uint64_t count = 0;
@@ -146,9 +156,10 @@ void Transfers::act(Nanos now) {
     if (event.events & EPOLLOUT) what |= CURL_CSELECT_OUT;
     if (event.events & EPOLLERR) what |= CURL_CSELECT_ERR;
     act(*groups_[static_cast<std::size_t>(socket.group)], fd, what);
+    return true;
   }
-  n_events_ = 0;
-  if (now < due_) return;
+  n_events_ = n_acted_ = 0;
+  if (now < due_) return false;
   for (const auto& group : groups_) {
     if (group->due > now) continue;
     group->due = Nanos::max();
@@ -156,6 +167,7 @@ void Transfers::act(Nanos now) {
   }
   due_ = Nanos::max();
   for (const auto& group : groups_) due_ = std::min(due_, group->due);
+  return false;
 }
 
 std::optional<Transfers::Ended> Transfers::next_ended() {
@@ -217,6 +229,7 @@ AddressBook::Use Transfers::choose(Transfer& transfer, curl_sockaddr& address) {
 curl_socket_t Transfers::open_socket(void* user, curlsocktype, curl_sockaddr* address) {
   auto& transfer = *static_cast<Transfer*>(user);
   const int fd = socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
+  widen_window(fd);
   if (fd < 0) {
     transfer.lacks_descriptors_ = errno == EMFILE || errno == ENFILE;
     return CURL_SOCKET_BAD;

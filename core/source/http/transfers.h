@@ -76,8 +76,8 @@ class Transfers {
   void wait(Nanos now, Nanos due);
   /// Ends a `wait`, the next one if there is none. Threads: any. Async-signal-cheap: one write.
   void wake();
-  /// Lets libcurl act on what happened.
-  void act(Nanos now);
+  /// Lets libcurl act on one of the things that happened since `wait`. False: that was the last.
+  bool act_once(Nanos now);
   struct Ended {
     Transfer& transfer;
     CURLcode code;
@@ -132,7 +132,7 @@ class Transfers {
   std::vector<Group*> acted_;     // since next_ended had nothing more
   std::vector<Watched> watched_;  // by descriptor
   std::array<epoll_event, 256> events_{};
-  int n_events_ = 0;
+  int n_events_ = 0, n_acted_ = 0;
   Nanos due_ = Nanos::max();  // no later than the first group's
 };
 
