@@ -119,7 +119,7 @@ def s3torchconnector(task: Task) -> Run:
 
 def boto3(task: Task) -> Run:
     """One client for all threads. Every request signed; checksums are checked only where they are required: never."""
-    import boto3  # type: ignore[import-untyped]
+    import boto3
     from botocore.config import Config
 
     client = boto3.client(

@@ -5,7 +5,6 @@
 
 #include <chrono>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -109,8 +108,12 @@ TEST(Prober, OneLargeObjectIsReadInParts) {
   EXPECT_EQ(prober->objects().n_objects, 5U);
   const auto phase = phase_of(*prober, 2, 50ms);
   ASSERT_TRUE(phase.ok());
-  const std::set<double> sizes(phase->bytes.begin(), phase->bytes.end());
-  EXPECT_EQ(sizes, std::set<double>{static_cast<double>(Prober::kPartBytes)});
+  // A byte more in each round over the parts: equal requests would be joined.
+  const auto n_rounds = static_cast<double>(phase->n_requests / 5 + 1);
+  for (const double n_bytes : phase->bytes) {
+    EXPECT_GE(n_bytes, static_cast<double>(Prober::kPartBytes));
+    EXPECT_LE(n_bytes, static_cast<double>(Prober::kPartBytes) + n_rounds);
+  }
 }
 
 TEST(Prober, APhaseEndsAtOnceWithWhatItMeasured) {
