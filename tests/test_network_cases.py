@@ -362,9 +362,13 @@ def swapped(data: DataSet) -> bytes:
 
 
 @pytest.mark.case("NET-11", "MANIFEST at the next window; a resume names the changed setting")
-def test_a_local_manifest_rewritten_in_place(data: DataSet, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_one_of_many", [False, True])
+def test_a_local_manifest_rewritten_in_place(data: DataSet, tmp_path: Path, is_one_of_many: bool) -> None:
     copy = good_data(tmp_path / "copy", 32)
     settings = settings_for(copy, tmp_path, speed={"prefetch_steps": 0})
+    if is_one_of_many:
+        (copy.folder / "a.jsonl").write_bytes(copy.manifest.read_bytes())
+        settings = settings.replace(data=[{"manifest": str(copy.folder / "*.jsonl")}])
     with Loader(settings) as loader:
         taken(loader, 4)
         state = loader.state_dict()

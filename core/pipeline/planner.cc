@@ -96,8 +96,7 @@ Status Planner::add_window(std::uint64_t window, std::stop_token stop) {
   const auto per_window = static_cast<std::uint64_t>(settings_.output.window_samples);
   const std::uint64_t first = window * per_window;
   const std::uint64_t n = dataset_.order().size() ? std::min(per_window, *dataset_.order().size() - first) : per_window;
-  for (std::uint32_t i = 0; i < dataset_.n_sources(); ++i)
-    STOKER_CHECKED(dataset_.manifest(i).check_unchanged());
+  for (std::uint32_t i = 0; i < dataset_.n_sources(); ++i) STOKER_CHECKED(dataset_.manifest(i).check_unchanged());
   auto measured = [&] {
     const Timed waiting(stage_.wait_in_ns, clock_time_);
     return measurer_.measure(window, first, n, urgency(window, 0), stop);
