@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <csignal>
 #include <fstream>
 #include <sstream>
 
@@ -64,6 +65,13 @@ int usable_cpus() {
   const double quota = quota_cpus();
   if (quota > 0) n = std::min(n, static_cast<int>(std::ceil(quota)));
   return std::max(n, 1);
+}
+
+void become_io_thread(const std::string& name) {
+  pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
+  sigset_t all;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, nullptr);
 }
 
 void become_background_thread(const std::string& name) {

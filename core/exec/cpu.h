@@ -12,6 +12,10 @@ int usable_cpus();
 /// first. Never fails.
 void become_background_thread(const std::string& name);
 
+/// Names the calling thread likewise and blocks all signals for it: they are for the program's own threads. Never
+/// fails.
+void become_io_thread(const std::string& name);
+
 /// The parsing half of usable_cpus, for tests: CPUs worth of quota in the text of a `cpu.max` file; 0 where there is no
 /// limit.
 double cpus_in_cgroup_v2(const std::string& cpu_max);

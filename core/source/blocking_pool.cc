@@ -1,13 +1,11 @@
 #include "source/blocking_pool.h"
 
-#include <pthread.h>
-
 #include <condition_variable>
-#include <csignal>
 #include <exception>
 #include <new>
 
 #include "base/mutex.h"
+#include "exec/cpu.h"
 
 namespace stoker {
 
@@ -51,10 +49,7 @@ void BlockingPool::start() {
   for (std::size_t i = 0; i < threads_.size(); ++i) {
     Thread& me = *threads_[i];
     me.thread = std::thread([this, &me, i] {
-      sigset_t all;
-      sigfillset(&all);
-      pthread_sigmask(SIG_SETMASK, &all, nullptr);  // signals are for the program's own threads
-      pthread_setname_np(pthread_self(), "stoker-file");
+      become_io_thread("stoker-file");
       run(me, static_cast<int>(i));
     });
   }

@@ -105,15 +105,6 @@ bool write_all(int fd, std::string_view head, std::span<const std::byte> object)
 
 }  // namespace
 
-OwnedFd::~OwnedFd() {
-  if (fd_ >= 0) close(fd_);
-}
-
-OwnedFd& OwnedFd::operator=(OwnedFd&& other) noexcept {
-  std::swap(fd_, other.fd_);
-  return *this;
-}
-
 /// The totals, locked: read, changed, and written back by `save`. A file, not shared memory: a full disk answers a
 /// write with an error, a mapped page with a signal.
 class CacheFolder::TotalsLock {

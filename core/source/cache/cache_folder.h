@@ -11,23 +11,9 @@
 
 #include "base/result.h"
 #include "source/cache/entry.h"
+#include "source/owned_fd.h"
 
 namespace stoker {
-
-/// An open file.
-class OwnedFd {
- public:
-  OwnedFd() = default;
-  explicit OwnedFd(int fd) : fd_(fd) {}
-  ~OwnedFd();
-  OwnedFd(OwnedFd&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
-  OwnedFd& operator=(OwnedFd&& other) noexcept;
-  int get() const { return fd_; }
-  bool is_open() const { return fd_ >= 0; }
-
- private:
-  int fd_ = -1;
-};
 
 /// What the processes that share a folder agree on.
 struct CacheTotals {

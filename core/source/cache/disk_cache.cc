@@ -1,19 +1,18 @@
 #include "source/cache/disk_cache.h"
 
-#include <pthread.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
-#include <csignal>
 #include <cstring>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "base/log.h"
+#include "exec/cpu.h"
 
 namespace stoker {
 namespace {
@@ -69,10 +68,7 @@ Result<std::unique_ptr<DiskCache>> DiskCache::open(CacheSettings settings, const
   STOKER_TRY(auto folder, CacheFolder::open(settings.dir));
   std::unique_ptr<DiskCache> cache(new DiskCache(std::move(settings), std::move(folder), clock));
   cache->thread_ = std::thread([me = cache.get()] {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, nullptr);  // signals are for the program's own threads
-    pthread_setname_np(pthread_self(), "stoker-cache");
+    become_io_thread("stoker-cache");
     me->run();
   });
   return cache;

@@ -12,24 +12,12 @@
 
 #include <fmt/format.h>
 
+#include "source/owned_fd.h"
+
 namespace stoker {
 namespace {
 
 constexpr std::size_t kPiece = std::size_t{8} << 20;  // between two looks at the stop token
-
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-
- private:
-  const int fd_;
-};
 
 Status error_of(int error, const Location& at) {
   const std::string text = std::generic_category().message(error);
@@ -62,8 +50,8 @@ Result<FetchedObject> FileSource::read(const FetchRequest& request, const Locati
   if (at.key.find('\0') != std::string::npos)
     return Status(Reason::kMediaNotFound, at.shown() + ": no file name holds a zero byte");
   // NONBLOCK: opening a named pipe must not wait for a writer. Plain files do not care.
-  const Descriptor file(open(at.key.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (file.get() < 0) return error_of(errno, at);
+  const OwnedFd file(open(at.key.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file.is_open()) return error_of(errno, at);
   struct stat info {};
   if (fstat(file.get(), &info) != 0) return error_of(errno, at);
   if (!S_ISREG(info.st_mode)) {

@@ -1,16 +1,15 @@
 #include "source/http/address_book.h"
 
-#include <arpa/inet.h>
 #include <netdb.h>
-#include <pthread.h>
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <csignal>
 #include <cstring>
 #include <ctime>
 #include <memory>
 #include <utility>
+
+#include "exec/cpu.h"
 
 namespace stoker {
 namespace {
@@ -46,15 +45,6 @@ void abandon(std::unique_ptr<Lookup> lookup) {
 
 }  // namespace
 
-std::optional<IpAddress> IpAddress::parse(const std::string& text) {
-  IpAddress address;
-  for (const int family : {AF_INET, AF_INET6}) {
-    address.family = family;
-    if (inet_pton(family, text.c_str(), address.bytes.data()) == 1) return address;
-  }
-  return std::nullopt;
-}
-
 std::vector<IpAddress> AddressBook::ask_system(const std::string& host, const std::stop_token& stop) {
   auto lookup = std::make_unique<Lookup>(host);
   gaicb* requests[] = {&lookup->request};
@@ -86,10 +76,7 @@ std::vector<IpAddress> AddressBook::ask_system(const std::string& host, const st
 
 AddressBook::AddressBook(Resolve resolve, const Clock& clock)
     : resolve_(std::move(resolve)), clock_(clock), thread_([this](const std::stop_token& stop) {
-        sigset_t all;
-        sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, nullptr);  // signals are for the program's own threads
-        pthread_setname_np(pthread_self(), "stoker-names");
+        become_io_thread("stoker-names");
         run(stop);
       }) {}
 

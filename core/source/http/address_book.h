@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -14,16 +13,9 @@
 
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "source/http/ip_address.h"
 
 namespace stoker {
-
-struct IpAddress {
-  int family = 0;  ///< AF_INET, AF_INET6
-  std::array<unsigned char, 16> bytes{};
-
-  static std::optional<IpAddress> parse(const std::string& text);
-  bool operator==(const IpAddress&) const = default;
-};
 
 /// Spreads connections over all addresses of a host. An object store has many front ends behind its name and names a
 /// few of them in each lookup; libcurl would open every connection to the first of those, as long as it remembers them.

@@ -1,15 +1,14 @@
 #include "source/http/http_loop.h"
 
 #include <curl/curl.h>
-#include <pthread.h>
 
 #include <array>
-#include <csignal>
 #include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 
+#include "exec/cpu.h"
 #include "source/cache/cache_stage.h"
 #include "source/http/transfers.h"
 
@@ -119,10 +118,7 @@ Status HttpLoop::Impl::start(int worker) {
   worker_ = worker;
   STOKER_CHECKED(transfers_.start());
   thread_ = std::thread([this] {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, nullptr);  // signals are for the program's own threads
-    pthread_setname_np(pthread_self(), "stoker-http");
+    become_io_thread("stoker-http");
     run();
   });
   return {};

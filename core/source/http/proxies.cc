@@ -1,7 +1,7 @@
 #include "source/http/proxies.h"
 
-#include <arpa/inet.h>
 #include <curl/curl.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
@@ -10,6 +10,8 @@
 #include <memory>
 
 #include <fmt/format.h>
+
+#include "source/http/ip_address.h"
 
 namespace stoker {
 namespace {
@@ -46,37 +48,26 @@ HostPort host_of(std::string_view url) {
   return {lower(url.substr(0, colon)), std::string(url.substr(std::min(colon + 1, url.size())))};
 }
 
-struct Ip {
-  int family = 0;
-  std::array<unsigned char, 16> bytes{};
-};
-bool to_ip(const std::string& text, Ip& ip) {
-  for (const int family : {AF_INET, AF_INET6}) {
-    if (inet_pton(family, text.c_str(), ip.bytes.data()) != 1) continue;
-    ip.family = family;
-    return true;
-  }
-  return false;
-}
-
 bool is_loopback(const std::string& host) {
   if (host == "localhost" || host.ends_with(".localhost") || host == "::1") return true;
-  Ip ip;
-  return to_ip(host, ip) && ip.family == AF_INET && ip.bytes[0] == 127;
+  const auto ip = IpAddress::parse(host);
+  return ip && ip->family == AF_INET && ip->bytes[0] == 127;
 }
 
 // "10.0.0.0/8"
 bool is_in_network(const std::string& host, const std::string& network) {
   const std::size_t slash = network.find('/');
-  Ip ip, base;
-  if (slash == std::string::npos || !to_ip(host, ip) || !to_ip(network.substr(0, slash), base)) return false;
+  if (slash == std::string::npos) return false;
+  const auto ip = IpAddress::parse(host);
+  const auto base = IpAddress::parse(network.substr(0, slash));
+  if (!ip || !base) return false;
   std::size_t n_bits = 0;
   const char* const end = network.data() + network.size();
   const auto [stop, error] = std::from_chars(network.data() + slash + 1, end, n_bits);
-  if (error != std::errc() || stop != end || ip.family != base.family) return false;
-  if (n_bits > (ip.family == AF_INET ? 32U : 128U)) return false;
+  if (error != std::errc() || stop != end || ip->family != base->family) return false;
+  if (n_bits > (ip->family == AF_INET ? 32U : 128U)) return false;
   for (std::size_t i = 0; i < n_bits; ++i) {
-    if (((ip.bytes[i / 8] ^ base.bytes[i / 8]) >> (7 - i % 8) & 1) != 0) return false;
+    if (((ip->bytes[i / 8] ^ base->bytes[i / 8]) >> (7 - i % 8) & 1) != 0) return false;
   }
   return true;
 }
