@@ -37,6 +37,8 @@ TITLES = {
     "JSL": "Rows and references",
     "TXT": "Texts and turns",
     "NET": "Storage",
+    "LDR": "Order and resume",
+    "PCK": "Packs",
     "X": "Further cases",
 }
 
