@@ -434,7 +434,12 @@ void bind_loader(nb::module_& m) {
            })
       .def("state_after",
            [](const Loader& self, std::int64_t steps) { return value_or_throw(self.state_after(steps)); })
-      .def("load_state", [](Loader& self, const LoaderState& state) { check_or_throw(self.load_state(state)); })
+      .def(
+          "load_state",
+          [](Loader& self, const LoaderState& state, const std::vector<std::string>& accepted) {
+            check_or_throw(self.load_state(state, accepted));
+          },
+          "state"_a, "accepted"_a)
       .def("describe",
            [](const Loader& self, std::int64_t id) {
              const SampleOrigin o = value_or_throw(self.describe(id));

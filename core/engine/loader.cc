@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <sstream>
 #include <utility>
 
 #include "base/hash.h"
@@ -48,28 +47,6 @@ Status check_settings(const LoaderSettings& s) {
 }
 
 }  // namespace
-
-std::string differing_setting(const std::string& a, const std::string& b) {
-  auto parts = [](const std::string& text) {
-    std::map<std::string, std::string> out;
-    std::istringstream in(text);
-    for (std::string word; in >> word;) {
-      const std::size_t equals = word.find('=');
-      out[word.substr(0, equals)] = equals == std::string::npos ? "" : word.substr(equals + 1);
-    }
-    return out;
-  };
-  const auto left = parts(a);
-  const auto right = parts(b);
-  for (const auto& [name, value] : left) {
-    const auto found = right.find(name);
-    if (found == right.end() || found->second != value) return name;
-  }
-  for (const auto& [name, value] : right) {
-    if (!left.contains(name)) return name;
-  }
-  return "";
-}
 
 Loader::Loader(LoaderSettings settings, const Clock& clock)
     : settings_(std::move(settings)), clock_(clock), pid_(getpid()) {}
@@ -337,28 +314,18 @@ Result<LoaderState> Loader::state_after(std::int64_t steps) const {
                                             steps, kHistory - 1, cursor_.step));
 }
 
-Status Loader::load_state(const LoaderState& state) {
+Status Loader::load_state(const LoaderState& state, const std::vector<std::string>& accepted) {
   STOKER_CHECKED(check_usable());
   if (has_started_)
     return Status(Reason::kState, "the iteration has begun: load a state into a new loader before its first batch");
-  if (state.version != LoaderState::kVersion) {
-    return Status(Reason::kState, fmt::format("the state has version {}, this build reads version {}", state.version,
-                                              LoaderState::kVersion));
-  }
-  const std::string name = differing_setting(state.fingerprint, fingerprint_);
-  if (!name.empty()) {
-    return Status(
-        Reason::kState,
-        fmt::format("the state was saved with another `{}`: the same batches could not come out. Resume with the "
-                    "settings and data that it was saved with",
-                    name));
-  }
+  STOKER_TRY(ResumePoint point, resume_point(state, fingerprint_, accepted));
   const auto size = dataset_->order().size();
   if (size && state.cursor.window * static_cast<std::uint64_t>(settings_.output.window_samples) >= *size) {
     return Status(Reason::kState,
                   fmt::format("the state names window {}, past the end of the data", state.cursor.window));
   }
-  cursor_ = state.cursor;
+  if (!point.warning.empty()) log(LogLevel::kWarning, point.warning);
+  cursor_ = std::move(point.cursor);
   return {};
 }
 

@@ -16,22 +16,12 @@
 #include "base/mutex.h"
 #include "base/result.h"
 #include "data/pack.h"
+#include "engine/loader_state.h"
 #include "pipeline/pipeline.h"
 #include "pipeline/settings.h"
 #include "pipeline/wait_meter.h"
 
 namespace stoker {
-
-/// A checkpoint's share of the data: a cursor into the plan, never the contents of queues. The same on every rank; any
-/// dp_size that divides packs_per_step resumes from it.
-struct LoaderState {
-  static constexpr std::int64_t kVersion = 1;
-
-  std::int64_t version = kVersion;
-  std::string fingerprint;  ///< "name=hash ..." for every setting that decides what comes out
-  PlanState cursor;
-  std::int64_t dp_size = 0;  ///< for the reader only
-};
 
 /// Time in the user's own code, summed over the workers that called it.
 struct UserCodeTimes {
@@ -89,9 +79,9 @@ class Loader {
   Result<LoaderState> state(bool* is_inside_step = nullptr) const;
   /// After `steps` whole steps of the run, which must be among the last 64 delivered. @return STATE.
   Result<LoaderState> state_after(std::int64_t steps) const;
-  /// Takes effect at the first next_within(). @return STATE if the iteration has begun, or naming the setting that
-  /// changed.
-  Status load_state(const LoaderState& state);
+  /// Takes effect at the first next_within(). @param accepted  As resume_point(); the warning goes to the log.
+  /// @return STATE if the iteration has begun, or as resume_point().
+  Status load_state(const LoaderState& state, const std::vector<std::string>& accepted = {});
 
   /// @return STATE before opening; SETTINGS for an index that the order does not have.
   Result<SampleOrigin> describe(std::int64_t sample_id) const;
@@ -157,8 +147,5 @@ class Loader {
 
   std::jthread opening_;  // last: joined first
 };
-
-/// The first setting in which two fingerprints differ, or "" if they are equal.
-std::string differing_setting(const std::string& a, const std::string& b);
 
 }  // namespace stoker

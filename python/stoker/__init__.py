@@ -13,7 +13,7 @@ from stoker.errors import (
     StokerError,
     UnavailableError,
 )
-from stoker.loader import Loader, SampleOrigin
+from stoker.loader import Loader, SampleOrigin, one_state
 from stoker.report import Report
 from stoker.settings import BadSamples, Cache, Data, Labels, Media, Pack, Settings, Speed, Storage, UserCode
 from stoker.text import Tokenizer, render_chat
@@ -48,6 +48,7 @@ __all__ = [
     "UnavailableError",
     "UserCode",
     "decode_image",
+    "one_state",
     "prepare",
     "render_chat",
 ]

@@ -9,7 +9,7 @@ import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -22,7 +22,7 @@ from stoker.jinja import make_renderer
 from stoker.report import Report
 from stoker.settings import Settings, parse_bytes, resolve_speed
 
-__all__ = ["Loader", "SampleOrigin"]
+__all__ = ["Loader", "SampleOrigin", "one_state"]
 
 _log = logging.getLogger("stoker")
 _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)
@@ -132,15 +132,33 @@ class Loader:
         self._open()
         return _state_to_dict(self._core.state_after(steps))
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(
+        self, state: Mapping[str, Any], *, accept_changed: Collection[str] = (), expect_step: int | None = None
+    ) -> None:
         """Continues where a state was taken at the first ``next()``; any dp_size that divides packs_per_step will do.
 
+        Args:
+            state: What `state_dict` gave, on any rank.
+            accept_changed: Settings that may differ from those it was saved with, by the names that the refusal gives.
+                The run then goes on at the beginning of the window in which the state stands, since its packs are
+                others now: samples of that window that were trained on come again. What else it means is logged.
+            expect_step: The trainer's own step; a state of another step is refused, since model and data would not
+                belong together.
+
         Raises:
-            InvalidArgumentError: If the iteration has begun, or a setting that decides what comes out has changed (it
-                is named).
+            InvalidArgumentError: If the iteration has begun, a setting that decides what comes out has changed (it is
+                named), or the state is of another step than expected.
         """
         self._open()
-        self._core.load_state(_state_from_dict(state))
+        read = _state_from_dict(state)
+        if expect_step is not None and read.step != expect_step:
+            raise InvalidArgumentError(
+                f"the state of the data is of step {read.step}, the trainer stands at step {expect_step}: they are not "
+                "of one checkpoint",
+                "STATE",
+            )
+        self._core.load_state(read, [accept_changed] if isinstance(accept_changed, str) else list(accept_changed))
+        _pass_log_on()
 
     save_state = state_dict
     restore_state = load_state_dict
@@ -297,6 +315,26 @@ def core_settings(settings: Settings, dp_rank: int = 0, dp_size: int = 1) -> _co
     )
     user_code.attach(settings.user_code, out)
     return out
+
+
+def one_state(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The state of a job whose ranks each saved one: they are all the same, so any serves any number of ranks.
+
+    Raises:
+        InvalidArgumentError: If they are not of one step and one run; the ranks that differ are named.
+    """
+    if not states:
+        raise InvalidArgumentError("no state was given", "STATE")
+    read = [_state_to_dict(_state_from_dict(state)) for state in states]
+    for rank, other in enumerate(read):
+        differing = [key for key in _STATE_KEYS if other[key] != read[0][key]]
+        if differing:
+            raise InvalidArgumentError(
+                f"states of different checkpoints: `{differing[0]}` is {other[differing[0]]!r} of rank {rank} and "
+                f"{read[0][differing[0]]!r} of rank 0",
+                "STATE",
+            )
+    return read[0]
 
 
 _STATE_KEYS = ("version", "fingerprint", "step", "window", "packs_delivered", "window_digest", "dp_size")
