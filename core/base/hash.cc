@@ -26,6 +26,13 @@ std::string sha256_hex(std::string_view bytes) {
   return hex_of(out.data(), out.size());
 }
 
+std::uint64_t hash64(std::string_view bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
+
+Hash128 hash128(std::string_view bytes) {
+  const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
+  return {.high = hash.high64, .low = hash.low64};
+}
+
 struct Digest::State {
   struct Free {
     void operator()(XXH3_state_t* s) const { XXH3_freeState(s); }

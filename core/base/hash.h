@@ -1,5 +1,6 @@
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -11,6 +12,17 @@ namespace stoker {
 
 /// SHA-256 as 64 lower-case hexadecimal digits: for what must be compared with other tools' hashes.
 std::string sha256_hex(std::string_view bytes);
+
+/// 64-bit XXH3: checksums of short pieces. The same on every machine. Not for anything adversarial.
+std::uint64_t hash64(std::string_view bytes);
+
+/// 128 bits that stand for something longer; ordered, so that files can be sorted by it.
+struct Hash128 {
+  std::uint64_t high = 0, low = 0;
+  auto operator<=>(const Hash128&) const = default;
+};
+/// 128-bit XXH3, as Digest's.
+Hash128 hash128(std::string_view bytes);
 
 /// Streaming 128-bit XXH3: digests of batches and plans, keys of index files. Not for anything adversarial.
 class Digest {
