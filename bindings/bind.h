@@ -34,6 +34,7 @@ void bind_plan(nanobind::module_& m);
 void bind_loader(nanobind::module_& m);
 void bind_inspect(nanobind::module_& m);
 void bind_probe(nanobind::module_& m);
+void bind_forecast(nanobind::module_& m);
 void bind_model(nanobind::module_& m);
 
 }  // namespace stoker

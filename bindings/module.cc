@@ -30,4 +30,7 @@ NB_MODULE(_core, m) {
 #ifdef STOKER_BIND_PROBE
   stoker::bind_probe(m);
 #endif
+#ifdef STOKER_BIND_FORECAST
+  stoker::bind_forecast(m);
+#endif
 }

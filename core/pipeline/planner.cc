@@ -10,6 +10,11 @@
 namespace stoker {
 namespace {
 
+/// Smaller is more urgent: windows in order, and in a window its measuring (0) before its packs (1, 2, ...).
+std::uint64_t urgency(std::uint64_t window, std::uint64_t pack) { return (window << 24) + pack; }
+
+}  // namespace
+
 std::vector<PlanSample> plan_samples(const MeasuredWindow& window, const CostModel& cost) {
   std::vector<PlanSample> out;
   out.reserve(window.samples.size());
@@ -33,11 +38,6 @@ std::vector<PlanSample> plan_samples(const MeasuredWindow& window, const CostMod
   }
   return out;
 }
-
-/// Smaller is more urgent: windows in order, and in a window its measuring (0) before its packs (1, 2, ...).
-std::uint64_t urgency(std::uint64_t window, std::uint64_t pack) { return (window << 24) + pack; }
-
-}  // namespace
 
 Planner::Planner(const LoaderSettings& settings, const Dataset& dataset, Measurer& measurer, PlanDigests digests,
                  StepGate& gate, PlanState start, const Clock& clock)

@@ -20,6 +20,9 @@
 
 namespace stoker {
 
+/// What planning needs of measured samples.
+std::vector<PlanSample> plan_samples(const MeasuredWindow& window, const CostModel& cost);
+
 /// Walks the order window by window: measures, plans, cuts steps, and hands this rank's packs on in plan order.
 /// Runs on one thread of the pipeline; the plan itself is pure.
 class Planner {

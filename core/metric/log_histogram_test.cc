@@ -1,4 +1,4 @@
-#include "engine/checker.h"
+#include "metric/log_histogram.h"
 
 #include <gtest/gtest.h>
 
