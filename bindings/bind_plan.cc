@@ -30,8 +30,14 @@ std::vector<PlanSample> samples_of(const SampleTable& table) {
   std::vector<PlanSample> samples(table.shape(0));
   for (std::size_t i = 0; i < samples.size(); ++i) {
     const std::int64_t* row = table.data() + i * 7;
-    samples[i] = {static_cast<std::uint64_t>(row[0]), row[1], row[2], row[3],
-                  static_cast<std::int32_t>(row[4]),  row[5], row[6], row[1] > 0};
+    samples[i] = {.order_index = static_cast<std::uint64_t>(row[0]),
+                  .tokens = row[1],
+                  .target_tokens = row[2],
+                  .patches = row[3],
+                  .images = static_cast<std::int32_t>(row[4]),
+                  .cost_language = row[5],
+                  .cost_vision = row[6],
+                  .usable = row[1] > 0};
   }
   return samples;
 }

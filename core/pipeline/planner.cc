@@ -23,6 +23,7 @@ std::vector<PlanSample> plan_samples(const MeasuredWindow& window, const CostMod
         .order_index = s.order_index, .tokens = s.tokens, .target_tokens = s.text.n_trained, .usable = s.bad.ok()};
     if (p.usable) {
       p.images = static_cast<std::int32_t>(s.images.size());
+      p.videos = static_cast<std::int32_t>(s.clips.size());
       p.cost_language = cost.language(s.tokens);
       for (const MeasuredImage& image : s.images) {
         p.patches += image.plan.n_patches();

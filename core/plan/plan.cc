@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "base/hash.h"
+#include "plan/padding.h"
 
 namespace stoker {
 namespace {
@@ -85,10 +86,7 @@ struct Totals {
 };
 
 Result<Totals> check(std::span<const PlanSample> samples, const PackSettings& settings) {
-  if (settings.tokens_per_pack < 1 || settings.tokens_per_pack > (std::int64_t{1} << 31)) {
-    return Status(Reason::kSettings,
-                  fmt::format("pack.tokens_per_pack is {}; it must be from 1 to 2^31", settings.tokens_per_pack));
-  }
+  STOKER_CHECKED(check_pack_settings(settings));
   if (samples.size() > kMaxSamples) {
     return Status(Reason::kSettings,
                   fmt::format("window_samples is {}; it must be at most {}", samples.size(), kMaxSamples));
@@ -96,20 +94,20 @@ Result<Totals> check(std::span<const PlanSample> samples, const PackSettings& se
   Totals totals;
   for (const PlanSample& s : samples) {
     if (!s.usable) continue;
-    const bool is_sound =
-        s.tokens >= 1 && s.tokens <= settings.tokens_per_pack && s.cost_language >= 0 && s.cost_vision >= 0;
+    const bool is_sound = s.tokens >= 1 && s.cost_language >= 0 && s.cost_vision >= 0 && check_fits(settings, s).ok();
     if (!is_sound || __builtin_add_overflow(totals.language, s.cost_language, &totals.language) ||
         __builtin_add_overflow(totals.vision, s.cost_vision, &totals.vision)) {
       return Status(Reason::kInternal, fmt::format("order index {} cannot be planned: {} tokens, costs {} and {}",
                                                    s.order_index, s.tokens, s.cost_language, s.cost_vision));
     }
-    totals.tokens += s.tokens;
+    totals.tokens += aligned_tokens(settings, s.tokens);
   }
   return totals;
 }
 
 // Items by their largest share, largest first: what is hard to place goes while there is room everywhere.
-std::vector<Item> items_of(std::span<const PlanSample> samples, const Totals& totals, std::size_t n_packs) {
+std::vector<Item> items_of(std::span<const PlanSample> samples, const PackSettings& settings, const Totals& totals,
+                           std::size_t n_packs) {
   const std::array<Scale, 3> scale = {Scale(totals.tokens, n_packs), Scale(totals.language, n_packs),
                                       Scale(totals.vision, n_packs)};
   std::vector<Item> items;
@@ -117,9 +115,10 @@ std::vector<Item> items_of(std::span<const PlanSample> samples, const Totals& to
   for (std::size_t i = 0; i < samples.size(); ++i) {
     const PlanSample& s = samples[i];
     if (!s.usable) continue;
+    const std::int64_t aligned = aligned_tokens(settings, s.tokens);
     items.push_back({static_cast<std::uint32_t>(i),
-                     s.tokens,
-                     {scale[0](s.tokens), scale[1](s.cost_language), scale[2](s.cost_vision)}});
+                     aligned,
+                     {scale[0](aligned), scale[1](s.cost_language), scale[2](s.cost_vision)}});
   }
   std::vector<std::pair<std::int64_t, std::uint32_t>> keys(items.size());
   for (std::uint32_t i = 0; i < items.size(); ++i) {
@@ -132,26 +131,28 @@ std::vector<Item> items_of(std::span<const PlanSample> samples, const Totals& to
   return sorted;
 }
 
-void add_member(PackPlan& pack, const PlanSample& s, std::uint32_t index) {
+void add_member(const PackSettings& settings, const PlanSample& s, std::uint32_t index, PackPlan& pack) {
   pack.members.push_back(index);
   pack.tokens += s.tokens;
+  pack.aligned_tokens += aligned_tokens(settings, s.tokens);
   pack.target_tokens += s.target_tokens;
   pack.patches += s.patches;
   pack.images += s.images;
+  pack.videos += s.videos;
   pack.cost_language += s.cost_language;
   pack.cost_vision += s.cost_vision;
 }
 
 // For every item the pack it goes to. Packs may become more than `n_packs` where samples do not fit as planned.
-std::vector<std::uint32_t> place(std::span<const Item> items, std::size_t n_packs, std::int64_t tokens_per_pack) {
+std::vector<std::uint32_t> place(std::span<const Item> items, std::size_t n_packs, std::int64_t room) {
   std::vector<std::uint32_t> pack_of(items.size());
   const std::size_t n_groups = std::max<std::size_t>(1, n_packs / kPacksPerGroup);
   const auto first_pack = [&](std::size_t group) { return group * n_packs / n_groups; };
   std::vector<Bin> groups(n_groups);
-  std::vector<Bin> packs(n_packs, Bin{{}, tokens_per_pack});
+  std::vector<Bin> packs(n_packs, Bin{{}, room});
   for (std::size_t g = 0; g < n_groups; ++g) {
     const auto n = static_cast<std::int64_t>(first_pack(g + 1) - first_pack(g));
-    groups[g].free_tokens = n * tokens_per_pack;
+    groups[g].free_tokens = n * room;
   }
   std::vector<std::size_t> homeless;
   for (std::size_t i = 0; i < items.size(); ++i) {
@@ -172,7 +173,7 @@ std::vector<std::uint32_t> place(std::span<const Item> items, std::size_t n_pack
     std::size_t pack = best_bin(packs, items[i]);
     if (pack == kNowhere) {
       pack = packs.size();
-      packs.push_back(Bin{{}, tokens_per_pack});
+      packs.push_back(Bin{{}, room});
     }
     put(packs[pack], items[i]);
     pack_of[i] = static_cast<std::uint32_t>(pack);
@@ -194,21 +195,23 @@ Result<WindowPlan> plan_window(std::uint64_t window, std::span<const PlanSample>
   }
   if (plan.n_usable == 0) return plan;
 
-  const std::int64_t planned_fill = std::max<std::int64_t>(1, settings.tokens_per_pack * kFillPerMille / 1000);
-  const auto n_packs = totals.tokens <= settings.tokens_per_pack
+  const std::int64_t room = room_for_samples(settings);
+  const std::int64_t planned_fill = std::max<std::int64_t>(1, room * kFillPerMille / 1000);
+  const auto n_packs = totals.tokens <= room
                            ? std::size_t{1}
                            : static_cast<std::size_t>((totals.tokens + planned_fill - 1) / planned_fill);
-  const std::vector<Item> items = items_of(samples, totals, n_packs);
-  const std::vector<std::uint32_t> pack_of_item = place(items, n_packs, settings.tokens_per_pack);
+  const std::vector<Item> items = items_of(samples, settings, totals, n_packs);
+  const std::vector<std::uint32_t> pack_of_item = place(items, n_packs, room);
 
   std::vector<std::uint32_t> pack_of(samples.size());
   for (std::size_t i = 0; i < items.size(); ++i) pack_of[items[i].sample] = pack_of_item[i];
   const std::size_t n_opened = 1 + *std::max_element(pack_of_item.begin(), pack_of_item.end());
   std::vector<PackPlan> packs(std::max(n_packs, n_opened));
   for (std::uint32_t i = 0; i < samples.size(); ++i) {
-    if (samples[i].usable) add_member(packs[pack_of[i]], samples[i], i);
+    if (samples[i].usable) add_member(settings, samples[i], i, packs[pack_of[i]]);
   }
   std::erase_if(packs, [](const PackPlan& pack) { return pack.members.empty(); });
+  for (PackPlan& pack : packs) finish_pack(settings, 0, pack);
 
   // One sequence in which neighbours cost alike; every other window runs the other way, so that the seams are alike
   // too.
@@ -232,6 +235,10 @@ std::string WindowPlan::digest() const {
     for (const std::int64_t sum : {pack.tokens, pack.target_tokens, pack.patches, std::int64_t{pack.images},
                                    pack.cost_language, pack.cost_vision}) {
       digest.add_int(sum);
+    }
+    if (pack.total_tokens != pack.tokens) digest.add_int(pack.total_tokens);  // none of it at the default settings
+    if (pack.needs_image_dummy || pack.needs_video_dummy) {
+      digest.add_int((pack.needs_image_dummy ? 1 : 0) + (pack.needs_video_dummy ? 2 : 0));
     }
   }
   return digest.hex();
