@@ -77,8 +77,15 @@ Status DataWalk::each_window(std::uint64_t n_positions, std::uint64_t per_window
   auto walk = [&] {
     become_background_thread("stoker-walk");
     for (std::uint64_t w = next_window++; w < n_windows && !walk_stop.stop_requested(); w = next_window++) {
-      const std::uint64_t first = w * per_window;
-      auto measured = measurer.measure(w, first, std::min(per_window, n_positions - first), w, walk_stop.get_token());
+      auto measured = [&]() -> Result<std::shared_ptr<MeasuredWindow>> {
+        OrderWindow places{.window = w, .places = {}};
+        const std::uint64_t first = w * per_window;
+        for (std::uint64_t i = first; i < first + std::min(per_window, n_positions - first); ++i) {
+          STOKER_TRY(const OrderEntry entry, dataset_->at(i, walk_stop.get_token()));
+          places.places.push_back({i, entry});
+        }
+        return measurer.measure(places, w, walk_stop.get_token());
+      }();
       MutexLock lock(turn_mu);
       turn_changed.wait(lock, walk_stop.get_token(), [&] { return turn == w; });
       if (walk_stop.stop_requested()) return;

@@ -319,8 +319,7 @@ Status Loader::load_state(const LoaderState& state, const std::vector<std::strin
   if (has_started_)
     return Status(Reason::kState, "the iteration has begun: load a state into a new loader before its first batch");
   STOKER_TRY(ResumePoint point, resume_point(state, fingerprint_, accepted));
-  const auto size = dataset_->order().size();
-  if (size && state.cursor.window * static_cast<std::uint64_t>(settings_.output.window_samples) >= *size) {
+  if (state.cursor.window >= dataset_->n_windows()) {
     return Status(Reason::kState,
                   fmt::format("the state names window {}, past the end of the data", state.cursor.window));
   }
@@ -331,11 +330,10 @@ Status Loader::load_state(const LoaderState& state, const std::vector<std::strin
 
 Result<SampleOrigin> Loader::describe(std::int64_t sample_id) const {
   if (!dataset_) return Status(Reason::kState, "the loader is not open");
-  const auto size = dataset_->order().size();
-  if (sample_id < 0 || (size && static_cast<std::uint64_t>(sample_id) >= *size)) {
+  if (sample_id < 0) {
     return Status(Reason::kSettings, fmt::format("there is no sample {} in the order (-1 marks a dummy)", sample_id));
   }
-  const OrderEntry entry = dataset_->order().at(static_cast<std::uint64_t>(sample_id));
+  STOKER_TRY(const OrderEntry entry, dataset_->at(static_cast<std::uint64_t>(sample_id)));
   const Manifest& manifest = dataset_->manifest(entry.source);
   const RowLocation at = manifest.row(entry.row);
   SampleOrigin origin{.pass = entry.pass,

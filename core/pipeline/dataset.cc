@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -172,7 +173,35 @@ Result<Dataset> Dataset::open(const LoaderSettings& settings, Fetcher& fetcher, 
   for (std::size_t i = 0; i < mixture.size(); ++i) mixture[i].samples_per_epoch = n_samples[i];
   STOKER_TRY(Order order, Order::make(std::move(rows), settings.output.seed, settings.output.shuffle,
                                       settings.output.epochs, mixture));
-  return Dataset(std::move(sources), std::move(order));
+  return Dataset(std::move(sources), std::move(order), static_cast<std::uint64_t>(settings.output.window_samples));
+}
+
+std::uint64_t Dataset::n_windows() const {
+  const auto size = order_.size();
+  return size ? (*size + window_samples_ - 1) / window_samples_ : UINT64_MAX;
+}
+
+Result<OrderWindow> Dataset::window(std::uint64_t window, const std::stop_token& stop) const {
+  OrderWindow out{.window = window, .places = {}};
+  const std::uint64_t first = window * window_samples_;
+  const std::uint64_t n = order_.size() ? std::min(window_samples_, *order_.size() - first) : window_samples_;
+  out.places.reserve(n);
+  std::vector<bool> is_checked(sources_.size(), false);
+  for (std::uint64_t i = first; i < first + n; ++i) {
+    STOKER_TRY(const OrderEntry entry, at(i, stop));
+    if (!is_checked[entry.source]) STOKER_CHECKED(sources_[entry.source].manifest.check_unchanged());
+    is_checked[entry.source] = true;
+    out.places.push_back({i, entry});
+  }
+  out.n_until_end = first + n;
+  return out;
+}
+
+Result<OrderEntry> Dataset::at(std::uint64_t order_index, const std::stop_token& /*stop*/) const {
+  if (order_.size() && order_index >= *order_.size()) {
+    return Status(Reason::kSettings, fmt::format("there is no sample {} in the order", order_index));
+  }
+  return order_.at(order_index);
 }
 
 std::string Dataset::fingerprint() const {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <stop_token>
@@ -24,6 +25,13 @@ class Dataset {
   static Result<Dataset> open(const LoaderSettings& settings, Fetcher& fetcher, std::stop_token stop,
                               const std::function<void(std::string_view)>& on_progress);
 
+  /// What stands in a window. Windows of the same number are the same on every rank, for every dp_size.
+  /// @return MANIFEST if one of its manifests is no longer what was opened; STOPPED. Blocks for the disk.
+  Result<OrderWindow> window(std::uint64_t window, const std::stop_token& stop) const;
+  /// Of a finite order; else UINT64_MAX.
+  std::uint64_t n_windows() const;
+  /// What `order_index` of a window's place stands for. @return SETTINGS if there is none; as window().
+  Result<OrderEntry> at(std::uint64_t order_index, const std::stop_token& stop = {}) const;
   const Order& order() const { return order_; }
   /// Manifests; of a pattern each file is one.
   std::size_t n_sources() const { return sources_.size(); }
@@ -43,13 +51,15 @@ class Dataset {
     std::string media_root;
     RowOptions rows;
   };
-  Dataset(std::vector<Source> sources, Order order) : sources_(std::move(sources)), order_(std::move(order)) {}
+  Dataset(std::vector<Source> sources, Order order, std::uint64_t window_samples)
+      : sources_(std::move(sources)), order_(std::move(order)), window_samples_(window_samples) {}
   static Result<Source> open_source(const DataSettings& data, const std::string& name, const LoaderSettings& settings,
                                     Fetcher& fetcher, std::stop_token stop,
                                     const std::function<void(std::string_view)>& on_progress);
 
   std::vector<Source> sources_;
   Order order_;
+  std::uint64_t window_samples_;
 };
 
 }  // namespace stoker

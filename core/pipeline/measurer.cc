@@ -34,18 +34,19 @@ Measurer::Measurer(const LoaderSettings& settings, const Dataset& dataset, std::
       whole_allowance_(std::make_shared<std::atomic<std::size_t>>(options_.max_whole_bytes)),
       header_sizes_(dataset.n_sources(), HeaderSize(settings.dp_size)) {}
 
-Result<std::shared_ptr<MeasuredWindow>> Measurer::measure(std::uint64_t window, std::uint64_t first, std::uint64_t n,
-                                                          std::uint64_t priority, std::stop_token stop) {
+Result<std::shared_ptr<MeasuredWindow>> Measurer::measure(const OrderWindow& window, std::uint64_t priority,
+                                                          std::stop_token stop) {
+  const std::size_t n = window.places.size();
   auto task = std::make_shared<Task>(n);
   task->window = std::make_shared<MeasuredWindow>();
-  task->window->window = window;
+  task->window->window = window.window;
   task->window->samples.resize(n);
   task->priority = priority;
   task->stop = stop;
   for (std::size_t i = 0; i < n; ++i) {
     MeasuredSample& sample = task->window->samples[i];
-    sample.order_index = first + i;
-    sample.entry = dataset_.order().at(first + i);
+    sample.order_index = window.places[i].order_index;
+    sample.entry = window.places[i].entry;
     task->parts_left[i] = 1;
     workers_.submit(priority, [this, task, i](int) { measure_sample(task, i); });
   }

@@ -53,11 +53,11 @@ class Measurer {
   Measurer(const LoaderSettings& settings, const Dataset& dataset, std::shared_ptr<const qwen_vl::QwenVl> model,
            Fetcher& fetcher, WorkerPool& workers, MeasureOptions options = {});
 
-  /// Measures positions [first, first + n) of the order. Blocks the calling thread; the work is done by others.
+  /// Measures a window of the order. Blocks the calling thread; the work is done by others.
   /// @param priority  For workers and fetches: where the window stands in the plan.
   /// @return What ended the run (FETCH_*, OUTAGE, MANIFEST, STOPPED, INTERNAL), never a bad sample.
-  Result<std::shared_ptr<MeasuredWindow>> measure(std::uint64_t window, std::uint64_t first, std::uint64_t n,
-                                                  std::uint64_t priority, std::stop_token stop);
+  Result<std::shared_ptr<MeasuredWindow>> measure(const OrderWindow& window, std::uint64_t priority,
+                                                  std::stop_token stop);
 
   std::int64_t n_probes() const { return probes_.get(); }            ///< ranged header reads sent
   std::int64_t n_probe_bytes() const { return probe_bytes_.get(); }  ///< bytes they brought

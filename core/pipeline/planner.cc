@@ -51,12 +51,6 @@ Planner::Planner(const LoaderSettings& settings, const Dataset& dataset, Measure
       steps_(settings.output.pack.packs_per_step, dataset.order().rows_per_pass(), start),
       start_(std::move(start)) {}
 
-std::uint64_t Planner::n_windows() const {
-  const auto size = dataset_.order().size();
-  const auto per_window = static_cast<std::uint64_t>(settings_.output.window_samples);
-  return size ? (*size + per_window - 1) / per_window : UINT64_MAX;
-}
-
 Status Planner::run(const Hand& hand, std::stop_token stop) {
   const std::int32_t rank = settings_.dp_rank;
   const std::int32_t dp_size = settings_.dp_size;
@@ -73,7 +67,7 @@ Status Planner::run(const Hand& hand, std::stop_token stop) {
         if (!gate_.pass(next_step - ahead, stop)) return Status(Reason::kStopped, "stopped");
       }
       const std::uint64_t window = steps_.next_window();
-      if (window >= n_windows()) {
+      if (window >= dataset_.n_windows()) {
         steps_.finish();
       } else {
         STOKER_CHECKED(add_window(window, stop));
@@ -94,17 +88,14 @@ Status Planner::run(const Hand& hand, std::stop_token stop) {
 }
 
 Status Planner::add_window(std::uint64_t window, std::stop_token stop) {
-  const auto per_window = static_cast<std::uint64_t>(settings_.output.window_samples);
-  const std::uint64_t first = window * per_window;
-  const std::uint64_t n = dataset_.order().size() ? std::min(per_window, *dataset_.order().size() - first) : per_window;
-  for (std::uint32_t i = 0; i < dataset_.n_sources(); ++i) STOKER_CHECKED(dataset_.manifest(i).check_unchanged());
+  STOKER_TRY(const OrderWindow places, dataset_.window(window, stop));
   auto measured = [&] {
     const Timed waiting(stage_.wait_in_ns, clock_time_);
-    return measurer_.measure(window, first, n, urgency(window, 0), stop);
+    return measurer_.measure(places, urgency(window, 0), stop);
   }();
   if (!measured.ok()) return std::move(measured).status();
   const Timed busy(stage_.busy_ns, clock_time_);
-  STOKER_CHECKED(check_bad(**measured));
+  STOKER_CHECKED(check_bad(**measured, places.n_until_end));
   STOKER_TRY(WindowPlan plan, plan_window(window, plan_samples(**measured, CostModel{}), settings_.output.pack));
   STOKER_CHECKED(digests_.check(window, plan.digest()));
   steps_in_last_window_ = static_cast<std::int64_t>(plan.packs.size()) / settings_.output.pack.packs_per_step + 1;
@@ -113,7 +104,7 @@ Status Planner::add_window(std::uint64_t window, std::stop_token stop) {
   return steps_.add(std::make_shared<const WindowPlan>(std::move(plan)));
 }
 
-Status Planner::check_bad(const MeasuredWindow& window) {
+Status Planner::check_bad(const MeasuredWindow& window, std::uint64_t n_until_end) {
   for (const MeasuredSample& s : window.samples) {
     n_planned_.add(1);
     if (s.bad.ok()) continue;
@@ -132,7 +123,7 @@ Status Planner::check_bad(const MeasuredWindow& window) {
   }
   // Of the whole run, not of what was planned since a resume: a run that went on must not end because it was resumed.
   const std::int64_t bad = n_bad_.get();
-  const auto all = static_cast<std::int64_t>(window.samples.back().order_index) + 1;
+  const auto all = static_cast<std::int64_t>(n_until_end);
   if (static_cast<double>(bad) > settings_.bad_samples.max_fraction * static_cast<double>(all)) {
     std::string first;
     for (const MeasuredSample& s : window.samples) {

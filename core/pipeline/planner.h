@@ -44,9 +44,8 @@ class Planner {
 
  private:
   Status add_window(std::uint64_t window, std::stop_token stop);
-  Status check_bad(const MeasuredWindow& window);
+  Status check_bad(const MeasuredWindow& window, std::uint64_t n_until_end);
   PackTask task_for(const StepPlan& step, std::uint32_t pack, std::int64_t micro_batch, std::int64_t n_micro_batches);
-  std::uint64_t n_windows() const;
 
   const LoaderSettings& settings_;
   const Dataset& dataset_;

@@ -28,6 +28,17 @@ struct OrderEntry {
   std::uint64_t row = 0;     ///< row of that source
 };
 
+/// A window of the order: the unit of planning.
+struct OrderWindow {
+  struct Place {
+    std::uint64_t order_index = 0;
+    OrderEntry entry;
+  };
+  std::uint64_t window = 0;
+  std::vector<Place> places;
+  std::uint64_t n_until_end = 0;  ///< samples of the run until its end; of about, where nobody counted the rows
+};
+
 /// Sources that belong together in a mixture: the files of one data entry.
 struct MixtureEntry {
   std::size_t n_sources = 1;            ///< the next so many
