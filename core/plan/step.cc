@@ -59,14 +59,18 @@ Status check_data_size(std::uint64_t rows_per_pass, std::int32_t packs_per_step,
                             rows_per_pass, packs_per_step));
 }
 
-std::vector<std::uint32_t> StepPlan::micro_batches_of(std::int32_t rank, std::int32_t dp_size) const {
+std::vector<PackPlace> StepPlan::places(std::int32_t dp_size) const {
   std::vector<std::int64_t> costs;
   costs.reserve(packs.size());
   for (const StepPack& pack : packs) costs.push_back(pack.is_dummy() ? 0 : pack.plan().cost());
-  const std::vector<PackPlace> places = assign_step(costs, dp_size);
+  return assign_step(costs, dp_size);
+}
+
+std::vector<std::uint32_t> StepPlan::micro_batches_of(std::int32_t rank, std::int32_t dp_size) const {
+  const std::vector<PackPlace> of_all = places(dp_size);
   std::vector<std::uint32_t> mine(packs.size() / static_cast<std::size_t>(dp_size));
-  for (std::uint32_t i = 0; i < places.size(); ++i) {
-    if (places[i].rank == rank) mine[static_cast<std::size_t>(places[i].micro_batch)] = i;
+  for (std::uint32_t i = 0; i < of_all.size(); ++i) {
+    if (of_all[i].rank == rank) mine[static_cast<std::size_t>(of_all[i].micro_batch)] = i;
   }
   return mine;
 }

@@ -58,6 +58,8 @@ struct StepPlan {
   std::int64_t target_tokens = 0;  ///< sum over all packs
 
   std::uint64_t step() const { return before.step; }
+  /// Where each pack goes, see assign_step. dp_size must divide packs_per_step.
+  std::vector<PackPlace> places(std::int32_t dp_size) const;
   /// Indices into `packs` of one rank's micro-batches, in order; size packs_per_step / dp_size. dp_size must divide
   /// packs_per_step.
   std::vector<std::uint32_t> micro_batches_of(std::int32_t rank, std::int32_t dp_size) const;
