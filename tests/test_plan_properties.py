@@ -95,9 +95,17 @@ def test_a_finite_run_has_every_usable_sample_once(n_rows: int, window: int, pac
 
 
 @settings(max_examples=25, deadline=None)
-@given(n_rows=st.integers(20, 200), window=st.integers(5, 90), seed=st.integers(0, 1000), endless=st.booleans())
-def test_resume_with_another_dp_size_at_every_step(n_rows: int, window: int, seed: int, endless: bool) -> None:
-    run = Run(n_rows=n_rows, window=window, packs_per_step=12, epochs=None if endless else 3)
+@given(
+    n_rows=st.integers(64, 200),
+    window=st.integers(5, 150),
+    packs_per_step=st.sampled_from([12, 64]),
+    seed=st.integers(0, 1000),
+    endless=st.booleans(),
+)
+def test_resume_with_another_dp_size_at_every_step(
+    n_rows: int, window: int, packs_per_step: int, seed: int, endless: bool
+) -> None:
+    run = Run(n_rows=n_rows, window=window, packs_per_step=packs_per_step, epochs=None if endless else 3)
     rng = np.random.default_rng(seed)
     whole: list[list[Pack]] = []
     for step, ranks in run.steps(1):
@@ -107,7 +115,7 @@ def test_resume_with_another_dp_size_at_every_step(n_rows: int, window: int, see
             break
     state: dict[str, Any] | None = None
     for i, wanted in enumerate(whole):
-        step, ranks = next(run.steps(int(rng.choice([1, 2, 3, 4, 6, 12])), state))
+        step, ranks = next(run.steps(int(rng.choice([n for n in range(1, 65) if packs_per_step % n == 0])), state))
         assert step["step"] == i
         assert sorted(pack for mine in ranks for pack in mine) == wanted
         assert step["before"] == (state or step["before"])
