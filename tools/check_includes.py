@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# base <- metric <- exec <- mem <- data <- { manifest plan source media text } <- model <- pipeline <- engine
+# base <- metric <- exec <- { exchange mem } <- data <- { manifest plan source media text } <- model <- pipeline <- engine
 #         metric <- diagnose <- { tune simulate }                      (only engine joins these to the pipeline)
 # engine <- bindings
 _DATA = {"base", "metric", "exec", "mem", "data"}
@@ -24,6 +24,7 @@ INCLUDES: dict[str, set[str]] = {
     "base": set(),
     "metric": {"base"},
     "exec": {"base", "metric"},
+    "exchange": {"base", "metric", "exec"},
     "mem": {"base", "metric", "exec"},
     "data": {"base", "metric", "exec", "mem"},
     "manifest": _DATA,
@@ -32,11 +33,11 @@ INCLUDES: dict[str, set[str]] = {
     "media": _DATA,
     "text": _DATA,
     "model": _STAGES,
-    "pipeline": _STAGES | {"model"},
+    "pipeline": _STAGES | {"exchange", "model"},
     "diagnose": {"base", "metric"},
     "tune": {"base", "metric", "diagnose"},
     "simulate": {"base", "metric", "diagnose"},
-    "engine": _STAGES | {"model", "pipeline", "diagnose", "tune", "simulate"},
+    "engine": _STAGES | {"exchange", "model", "pipeline", "diagnose", "tune", "simulate"},
 }
 INCLUDES["bindings"] = set(INCLUDES)
 

@@ -10,8 +10,8 @@
 #include <string_view>
 
 #include "base/result.h"
+#include "exec/owned_fd.h"
 #include "source/cache/entry.h"
-#include "source/owned_fd.h"
 
 namespace stoker {
 

@@ -12,7 +12,7 @@
 
 #include <fmt/format.h>
 
-#include "source/owned_fd.h"
+#include "exec/owned_fd.h"
 
 namespace stoker {
 namespace {
