@@ -59,6 +59,7 @@ AnyArray batch_array(const Batch& batch, const std::string& name) {
   if (name == "video_counts") return view_of<std::int32_t>(batch, at.video_counts, {n(s.samples)});
   if (name == "image_grid_thw") return view_of<std::int64_t>(batch, at.image_grid_thw, {n(s.images), 3});
   if (name == "cu_seqlens") return view_of<std::int32_t>(batch, at.cu_seqlens, {n(s.samples + 1)});
+  if (name == "cu_seqlens_padded") return view_of<std::int32_t>(batch, at.cu_seqlens_padded, {n(s.samples + 1)});
   if (name == "sample_ids") return view_of<std::int64_t>(batch, at.sample_ids, {n(s.samples)});
   if (name == "image_counts") return view_of<std::int32_t>(batch, at.image_counts, {n(s.samples)});
   throw nb::key_error(name.c_str());
@@ -224,6 +225,7 @@ void bind_settings(nb::module_& m) {
 void bind_batch(nb::module_& m) {
   nb::class_<BatchCounts>(m, "BatchCounts")
       .def_ro("tokens", &BatchCounts::tokens)
+      .def_ro("pad_tokens", &BatchCounts::pad_tokens)
       .def_ro("target_tokens", &BatchCounts::target_tokens)
       .def_ro("step_target_tokens", &BatchCounts::step_target_tokens)
       .def_ro("is_step_target_upper_bound", &BatchCounts::is_step_target_upper_bound)
@@ -241,6 +243,11 @@ void bind_batch(nb::module_& m) {
       .def_prop_ro("n_clips", [](const Batch& b) { return b.shape.clips; })
       .def_prop_ro("has_loss_weights", [](const Batch& b) { return b.shape.has_loss_weights; })
       .def_prop_ro("n_patches", [](const Batch& b) { return b.shape.patches; })
+      .def_prop_ro("tail_tokens", [](const Batch& b) { return b.shape.tail_tokens; })
+      .def_prop_ro("merge", [](const Batch& b) { return b.shape.merge; })
+      .def_prop_ro("image_token_id", [](const Batch& b) { return b.shape.image_token_id; })
+      .def_prop_ro("video_token_id", [](const Batch& b) { return b.shape.video_token_id; })
+      .def_prop_ro("pad_token_id", [](const Batch& b) { return b.shape.pad_token_id; })
       .def("array", &batch_array, "name"_a, "A DLPack view of one array; it keeps the pack's memory alive.")
       .def(
           "digest", [](const Batch& b) { return digest_of(b); }, nb::call_guard<nb::gil_scoped_release>());

@@ -52,6 +52,7 @@ PackLayout::PackLayout(const PackShape& shape) {
   video_grid_thw = carve.take(3 * shape.clips, sizeof(std::int64_t));
   sample_ids = carve.take(shape.samples, sizeof(std::int64_t));
   cu_seqlens = carve.take(shape.samples + 1, sizeof(std::int32_t));
+  cu_seqlens_padded = shape.has_padded_samples ? carve.take(shape.samples + 1, sizeof(std::int32_t)) : cu_seqlens;
   image_counts = carve.take(shape.samples, sizeof(std::int32_t));
   video_counts = carve.take(shape.samples, sizeof(std::int32_t));
   n_bytes = carve.end();
@@ -68,6 +69,7 @@ PackView::PackView(std::byte* base, const PackLayout& layout)
       video_grid_thw(reinterpret_cast<std::int64_t*>(base + layout.video_grid_thw)),
       sample_ids(reinterpret_cast<std::int64_t*>(base + layout.sample_ids)),
       cu_seqlens(reinterpret_cast<std::int32_t*>(base + layout.cu_seqlens)),
+      cu_seqlens_padded(reinterpret_cast<std::int32_t*>(base + layout.cu_seqlens_padded)),
       image_counts(reinterpret_cast<std::int32_t*>(base + layout.image_counts)),
       video_counts(reinterpret_cast<std::int32_t*>(base + layout.video_counts)) {}
 
@@ -75,8 +77,8 @@ PackShape close_gaps(const PackView& view, const PackShape& planned, std::vector
                      const std::vector<bool>& is_kept, const PackShape& spare) {
   const std::vector<SampleExtent> old = extents;
   extents.clear();
-  PackShape now{
-      .has_loss_weights = planned.has_loss_weights, .patch = planned.patch, .temporal_patch = planned.temporal_patch};
+  PackShape now = planned;
+  now.tokens = now.images = now.patches = now.clips = now.clip_patches = 0;
   for (std::size_t i = 0; i < old.size(); ++i) {
     if (!is_kept[i]) continue;
     SampleExtent e = old[i];
@@ -100,6 +102,8 @@ PackShape close_gaps(const PackView& view, const PackShape& planned, std::vector
   now.patches += spare.patches;
   now.clips += spare.clips;
   now.clip_patches += spare.clip_patches;
+  now.tail_tokens = planned.has_fixed_width ? planned.tokens - now.tokens : 0;
+  now.tokens += now.tail_tokens;
   // position_ids: (4, planned T) -> (4, now T). Rows and samples ascend, and every target lies at or before its source.
   for (std::int64_t row = 0; row < 4; ++row) {
     std::size_t k = 0;
@@ -126,10 +130,13 @@ void write_frame(const std::uint8_t* frame, std::int64_t n_patches, const PackSh
 
 std::int32_t write_boundaries(const PackView& view, std::span<const SampleExtent> extents) {
   std::int64_t longest = 0;
-  view.cu_seqlens[0] = 0;
+  std::int64_t n_tokens = 0;
+  view.cu_seqlens[0] = view.cu_seqlens_padded[0] = 0;
   for (std::size_t i = 0; i < extents.size(); ++i) {
     const SampleExtent& e = extents[i];
-    view.cu_seqlens[i + 1] = static_cast<std::int32_t>(e.token_end);
+    n_tokens += e.token_end - e.token_begin - e.n_pad;
+    view.cu_seqlens[i + 1] = static_cast<std::int32_t>(n_tokens);
+    view.cu_seqlens_padded[i + 1] = static_cast<std::int32_t>(e.token_end);
     view.sample_ids[i] = e.sample_id;
     view.image_counts[i] = static_cast<std::int32_t>(e.image_end - e.image_begin);
     view.video_counts[i] = static_cast<std::int32_t>(e.clip_end - e.clip_begin);
@@ -161,6 +168,7 @@ std::string digest_of(const Batch& batch) {
     add(at.video_counts, s.samples, sizeof(std::int32_t));
   }
   if (s.has_loss_weights) add(at.loss_weights, s.tokens, sizeof(float));
+  if (s.has_padded_samples) add(at.cu_seqlens_padded, s.samples + 1, sizeof(std::int32_t));
   return digest.hex();
 }
 

@@ -167,6 +167,24 @@ TEST(Digest, SeesWeightsWhereThereAreAny) {
   }
 }
 
+TEST(Digest, SeesWhereFilledUpSamplesLie) {
+  auto pool = std::make_shared<BlockPool>(std::make_shared<MemoryBudget>(std::size_t{1} << 20));
+  PackShape shape{.tokens = 4, .samples = 2, .patch = 2};
+  const PackLayout without(shape);
+  EXPECT_EQ(without.cu_seqlens_padded, without.cu_seqlens);
+  shape.has_padded_samples = true;
+  const PackLayout at(shape);
+  auto block = pool->acquire(at.n_bytes, {}, {}).value();
+  std::fill_n(block->data(), block->size(), std::byte{0});
+  const Batch batch{.block = block, .shape = shape, .planned = shape, .counts = {}};
+  const std::string before = digest_of(batch);
+  for (const std::size_t offset : {at.cu_seqlens, at.cu_seqlens_padded + 11}) {
+    block->data()[offset] = std::byte{1};
+    EXPECT_NE(digest_of(batch), before) << offset;
+    block->data()[offset] = std::byte{0};
+  }
+}
+
 TEST(WriteFrame, PutsEveryChannelInItsPlaceInTime) {
   const PackShape shape{.patch = 2, .temporal_patch = 3};
   std::vector<std::uint8_t> frame(2 * 12), clip(2 * 36, 99);

@@ -247,7 +247,7 @@ Status Loader::account(const ReadyPack& pack) {
   meter_.next_ends(clock_.now());
   ++delivered_.batches;
   delivered_.samples += pack.n_samples_planned - static_cast<std::int64_t>(pack.found_late.size());
-  delivered_.tokens += batch.counts.tokens;
+  delivered_.tokens += batch.counts.tokens - batch.counts.pad_tokens;
   delivered_.target_tokens += batch.counts.target_tokens;
   delivered_.patches += batch.counts.patches + batch.counts.video_patches;
   delivered_.bytes += static_cast<std::int64_t>(PackLayout(batch.shape).n_bytes);

@@ -3,19 +3,37 @@
 #include <algorithm>
 #include <utility>
 
+#include "plan/padding.h"
 #include "source/url.h"
 
 namespace stoker {
 
-PackShape shape_of(const PackTask& task, const qwen_vl::QwenVl& model) {
-  if (!task.window) return model.dummy_shape(false, false);
-  PackShape shape{.samples = static_cast<std::int64_t>(task.members.size()),
-                  .has_loss_weights = model.has_loss_weights(),
-                  .patch = model.config().patch,
-                  .temporal_patch = model.config().temporal_patch};
+namespace {
+
+/// What a segment of a pack takes: its tokens rounded up.
+PackShape aligned(PackShape segment, const PackSettings& settings) {
+  segment.tokens = aligned_tokens(settings, segment.tokens);
+  return segment;
+}
+
+void add(PackShape& sum, const PackShape& other) {
+  sum.tokens += other.tokens;
+  sum.samples += other.samples;
+  sum.images += other.images;
+  sum.patches += other.patches;
+  sum.clips += other.clips;
+  sum.clip_patches += other.clip_patches;
+}
+
+/// What the samples of a pack take.
+PackShape shape_of_samples(const PackTask& task, const PackSettings& settings, const qwen_vl::QwenVl& model) {
+  PackShape shape = model.empty_shape();
+  shape.has_padded_samples = settings.align_samples_to > 1;
+  shape.has_fixed_width = settings.form == PackForm::kPacked && settings.pad_to > 1;
+  shape.samples = static_cast<std::int64_t>(task.members.size());
   for (std::size_t i = 0; i < task.members.size(); ++i) {
     const MeasuredSample& sample = task.sample(i);
-    shape.tokens += sample.tokens;
+    shape.tokens += aligned_tokens(settings, sample.tokens);
     shape.images += static_cast<std::int64_t>(sample.images.size());
     for (const MeasuredImage& image : sample.images) shape.patches += image.plan.n_patches();
     shape.clips += static_cast<std::int64_t>(sample.clips.size());
@@ -24,12 +42,28 @@ PackShape shape_of(const PackTask& task, const qwen_vl::QwenVl& model) {
   return shape;
 }
 
-PackJob::PackJob(PackTask task, std::shared_ptr<const qwen_vl::QwenVl> model, std::shared_ptr<Block> block, Done done)
+}  // namespace
+
+PackShape shape_of(const PackTask& task, const PackSettings& settings, const qwen_vl::QwenVl& model) {
+  PackShape shape = shape_of_samples(task, settings, model);
+  const MissingVision missing = missing_vision(settings, shape.images, shape.clips);
+  if (missing.any() || task.members.empty())
+    add(shape, aligned(model.dummy_shape(missing.image, missing.video), settings));
+  if (shape.has_fixed_width) {
+    const std::int64_t used = std::exchange(shape.tokens, padded_tokens(settings, shape.tokens));
+    shape.tail_tokens = shape.tokens - used;
+  }
+  return shape;
+}
+
+PackJob::PackJob(PackTask task, const PackSettings& settings, std::shared_ptr<const qwen_vl::QwenVl> model,
+                 std::shared_ptr<Block> block, Done done)
     : task_(std::move(task)),
+      settings_(settings),
       model_(std::move(model)),
       block_(std::move(block)),
       done_(std::move(done)),
-      planned_(shape_of(task_, *model_)),
+      planned_(shape_of(task_, settings_, *model_)),
       view_(block_->data(), PackLayout(planned_)),
       parts_left_(0),
       is_kept_(task_.members.size(), true) {
@@ -37,7 +71,8 @@ PackJob::PackJob(PackTask task, std::shared_ptr<const qwen_vl::QwenVl> model, st
   for (std::size_t i = 0; i < task_.members.size(); ++i) {
     const MeasuredSample& sample = task_.sample(i);
     at.token_begin = at.token_end;
-    at.token_end += sample.tokens;
+    at.token_end += aligned_tokens(settings_, sample.tokens);
+    at.n_pad = at.token_end - at.token_begin - sample.tokens;
     at.image_begin = at.image_end;
     at.image_end += static_cast<std::int64_t>(sample.images.size());
     at.patch_begin = at.patch_end;
@@ -59,7 +94,7 @@ PackJob::PackJob(PackTask task, std::shared_ptr<const qwen_vl::QwenVl> model, st
   parts_left_ = n_parts();
 }
 
-std::int64_t PackJob::n_parts() const { return task_.window ? planned_.samples + n_pictures_ : 1; }
+std::int64_t PackJob::n_parts() const { return static_cast<std::int64_t>(task_.members.size()) + n_pictures_; }
 
 void PackJob::write_text(std::size_t i) {
   const MeasuredSample& sample = task_.sample(i);
@@ -81,10 +116,9 @@ void PackJob::write_text(std::size_t i) {
     *grid++ = clip.plan.grid_h;
     *grid++ = clip.plan.grid_w;
   }
-  qwen_vl::write_expanded(
-      sample.text, {plans, clips}, model_->expansion(),
-      {view_.input_ids + at.token_begin, view_.labels + at.token_begin, view_.position_ids + at.token_begin,
-       planned_.tokens, planned_.has_loss_weights ? view_.loss_weights + at.token_begin : nullptr});
+  const qwen_vl::NextPosition next = qwen_vl::write_expanded(sample.text, {plans, clips}, model_->expansion(),
+                                                             model_->slots(view_, at.token_begin, planned_.tokens));
+  model_->write_padding(view_, at, next, planned_.tokens);
   part_done();
 }
 
@@ -116,67 +150,67 @@ void PackJob::picture_done(std::size_t i, std::size_t k, Status status) {
   part_done();
 }
 
-void PackJob::write_dummy_pack() {
-  const PackShape shape = model_->dummy_shape(false, false);
-  const SampleExtent at{.token_end = shape.tokens, .sample_id = -1};
-  extents_ = {at};
-  model_->write_dummy(view_, at, planned_.tokens);
-  part_done();
-}
-
 void PackJob::part_done() {
   if (--parts_left_ == 0) finish();
 }
 
+PackShape PackJob::complete() {
+  // A pack is never removed, never empty, and never loses a vision call that its plan promised.
+  PackShape promised = shape_of_samples(task_, settings_, *model_);
+  std::int64_t images_left = 0;
+  std::int64_t clips_left = 0;
+  bool is_any_left = false;
+  for (std::size_t i = 0; i < is_kept_.size(); ++i) {
+    if (!is_kept_[i]) continue;
+    is_any_left = true;
+    images_left += extents_[i].image_end - extents_[i].image_begin;
+    clips_left += extents_[i].clip_end - extents_[i].clip_begin;
+  }
+  const MissingVision missing = missing_vision(settings_, images_left, clips_left);
+  const bool needs_image = missing.image || (promised.images > 0 && images_left == 0);
+  const bool needs_clip = missing.video || (promised.clips > 0 && clips_left == 0);
+  const bool needs_dummy = needs_image || needs_clip || !is_any_left;
+  const PackShape own = needs_dummy ? model_->dummy_shape(needs_image, needs_clip) : PackShape{};
+  const PackShape dummy = aligned(own, settings_);
+  const PackShape shape = bad_.empty() ? planned_ : close_gaps(view_, planned_, extents_, is_kept_, dummy);
+  if (needs_dummy) {
+    const std::int64_t token_end = shape.tokens - shape.tail_tokens;
+    extents_.push_back({.token_begin = token_end - dummy.tokens,
+                        .token_end = token_end,
+                        .image_begin = shape.images - dummy.images,
+                        .image_end = shape.images,
+                        .patch_begin = shape.patches - dummy.patches,
+                        .patch_end = shape.patches,
+                        .clip_begin = shape.clips - dummy.clips,
+                        .clip_end = shape.clips,
+                        .clip_patch_begin = shape.clip_patches - dummy.clip_patches,
+                        .clip_patch_end = shape.clip_patches,
+                        .sample_id = -1,
+                        .n_pad = dummy.tokens - own.tokens});
+    model_->write_dummy(view_, extents_.back(), shape.tokens);
+  }
+  model_->write_tail(view_, shape);
+  return shape;
+}
+
 void PackJob::finish() {
   ReadyPack ready;
-  PackShape shape = planned_;
-  std::int64_t target_tokens = 0;
+  PackShape shape;
+  BatchCounts counts = task_.counts;
   {
     MutexLock lock(mu_);  // nobody else is left; for the analysis
     for (std::size_t i = 0; i < task_.members.size(); ++i)
-      target_tokens += is_kept_[i] ? task_.sample(i).text.n_trained : 0;
-    if (!bad_.empty()) {
-      // A pack is never removed, never empty, and never loses a vision call that its plan promised.
-      std::int64_t images_left = 0;
-      std::int64_t clips_left = 0;
-      bool is_any_left = false;
-      for (std::size_t i = 0; i < is_kept_.size(); ++i) {
-        if (!is_kept_[i]) continue;
-        is_any_left = true;
-        images_left += extents_[i].image_end - extents_[i].image_begin;
-        clips_left += extents_[i].clip_end - extents_[i].clip_begin;
-      }
-      const bool needs_image = planned_.images > 0 && images_left == 0;
-      const bool needs_clip = planned_.clips > 0 && clips_left == 0;
-      const bool needs_dummy = needs_image || needs_clip || !is_any_left;
-      const PackShape dummy = needs_dummy ? model_->dummy_shape(needs_image, needs_clip) : PackShape{};
-      shape = close_gaps(view_, planned_, extents_, is_kept_, dummy);
-      if (needs_dummy) {
-        const SampleExtent at{shape.tokens - dummy.tokens,
-                              shape.tokens,
-                              shape.images - dummy.images,
-                              shape.images,
-                              shape.patches - dummy.patches,
-                              shape.patches,
-                              shape.clips - dummy.clips,
-                              shape.clips,
-                              shape.clip_patches - dummy.clip_patches,
-                              shape.clip_patches,
-                              -1};
-        model_->write_dummy(view_, at, shape.tokens);
-        extents_.push_back(at);
-      }
-      std::sort(bad_.begin(), bad_.end(),
-                [](const Bad& a, const Bad& b) { return a.entry.order_index < b.entry.order_index; });
-      for (Bad& b : bad_) ready.found_late.push_back(std::move(b.entry));
-    }
+      counts.target_tokens += is_kept_[i] ? task_.sample(i).text.n_trained : 0;
+    shape = complete();
+    std::sort(bad_.begin(), bad_.end(),
+              [](const Bad& a, const Bad& b) { return a.entry.order_index < b.entry.order_index; });
+    for (Bad& b : bad_) ready.found_late.push_back(std::move(b.entry));
   }
-  BatchCounts counts = task_.counts;
   counts.tokens = shape.tokens;
+  counts.pad_tokens = shape.tail_tokens;
+  for (const SampleExtent& e : extents_) counts.pad_tokens += e.n_pad;
   counts.patches = shape.patches;
   counts.video_patches = shape.clip_patches;
-  counts.target_tokens = target_tokens;
   counts.is_step_target_upper_bound = !ready.found_late.empty();
   ready.batch = {.block = block_,
                  .shape = shape,

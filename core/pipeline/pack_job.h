@@ -11,11 +11,12 @@
 #include "mem/block.h"
 #include "model/qwen_vl/qwen_vl.h"
 #include "pipeline/pack_task.h"
+#include "plan/plan.h"
 
 namespace stoker {
 
-/// The shape of a planned pack.
-PackShape shape_of(const PackTask& task, const qwen_vl::QwenVl& model);
+/// The shape of a planned pack: its samples, its dummy segment if it needs one, and its tail.
+PackShape shape_of(const PackTask& task, const PackSettings& settings, const qwen_vl::QwenVl& model);
 
 /// One pack while it is being filled: parts (a sample's text, an image, a clip's frame) arrive in any order, each
 /// writes its reserved place, and the one that comes last finishes the pack. Threads: parts may come from any number of
@@ -25,7 +26,8 @@ class PackJob {
   using Done = std::function<void(ReadyPack)>;
 
   /// @param block  Large enough for shape_of(task).
-  PackJob(PackTask task, std::shared_ptr<const qwen_vl::QwenVl> model, std::shared_ptr<Block> block, Done done);
+  PackJob(PackTask task, const PackSettings& settings, std::shared_ptr<const qwen_vl::QwenVl> model,
+          std::shared_ptr<Block> block, Done done);
 
   const PackTask& task() const { return task_; }
   std::int64_t n_parts() const;
@@ -39,8 +41,8 @@ class PackJob {
   /// Picture `k` (MeasuredSample::picture) of sample `i` is written, or why it never will be. Not for what ends the
   /// run.
   void picture_done(std::size_t i, std::size_t k, Status status);
-  /// A pack without a sample: counts as its only part.
-  void write_dummy_pack();
+  /// Finishes a pack without a sample, which has no part.
+  void finish_empty() { finish(); }
 
  private:
   struct Bad {
@@ -49,8 +51,11 @@ class PackJob {
   };
   void part_done();
   void finish();
+  /// Closes gaps and adds what is still missing at the end. @return the finished pack's shape
+  PackShape complete() STOKER_REQUIRES(mu_);
 
   PackTask task_;
+  const PackSettings settings_;
   const std::shared_ptr<const qwen_vl::QwenVl> model_;
   const std::shared_ptr<Block> block_;
   const Done done_;

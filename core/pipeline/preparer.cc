@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "pipeline/sample_steps.h"
+#include "plan/padding.h"
 
 namespace stoker {
 
@@ -74,9 +75,16 @@ MemoryShares MemoryShares::of(const LoaderSettings& settings, std::size_t larges
 }
 
 std::size_t largest_block(const PackSettings& pack, const qwen_vl::ProcessorConfig& config) {
-  const std::int64_t n = pack.tokens_per_pack;
-  const PackShape shape{
-      .tokens = n, .samples = n, .images = n, .patches = n * config.merge * config.merge, .patch = config.patch};
+  // Rows of samples are as many as the settings say, and one more for a dummy.
+  const std::int64_t n = pack.form == PackForm::kSamples ? pack.tokens_per_pack * pack.samples_per_pack +
+                                                               aligned_tokens(pack, dummy_tokens(pack, true, true))
+                                                         : pack.tokens_per_pack;
+  const PackShape shape{.tokens = n,
+                        .samples = n,
+                        .images = n,
+                        .patches = n * config.merge * config.merge,
+                        .has_padded_samples = pack.align_samples_to > 1,
+                        .patch = config.patch};
   return BlockPool::rounded(PackLayout(shape).n_bytes);
 }
 
@@ -112,7 +120,7 @@ Status Preparer::check_block(std::size_t n_bytes) {
 }
 
 Status Preparer::admit(PackTask task, std::stop_token stop) {
-  const std::size_t n_bytes = PackLayout(shape_of(task, *model_)).n_bytes;
+  const std::size_t n_bytes = PackLayout(shape_of(task, settings_.output.pack, *model_)).n_bytes;
   STOKER_CHECKED(check_block(n_bytes));
   const PlanPosition at{.pack = task.sequence};
   auto block = [&] {
@@ -122,10 +130,10 @@ Status Preparer::admit(PackTask task, std::stop_token stop) {
   if (!block.ok()) return std::move(block).status();
   const Timed busy(admit_.busy_ns, clock_);
   admit_.items.add(1);
-  auto job = std::make_shared<PackJob>(std::move(task), model_, std::move(block).value(), done_);
+  auto job = std::make_shared<PackJob>(std::move(task), settings_.output.pack, model_, std::move(block).value(), done_);
   const std::uint64_t priority = job->task().priority;
-  if (!job->task().window) {
-    workers_.submit(priority, [job](int) { job->write_dummy_pack(); });
+  if (job->n_parts() == 0) {
+    workers_.submit(priority, [job](int) { job->finish_empty(); });
     return {};
   }
   // Everything is read off the task before its last part can finish the job.

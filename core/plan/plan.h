@@ -66,7 +66,7 @@ struct PackSettings {
   std::int64_t align_samples_to = 1;  ///< every sample's length is rounded up to a multiple of this
   std::int64_t pad_to = 1;            ///< T, or the rows of a padded form, are: `tokens_per_pack` for all alike
   VisionUniform vision_uniform = VisionUniform::kNone;
-  DummyTokens dummy;  ///< needed with `vision_uniform`
+  DummyTokens dummy = {};  ///< needed with `vision_uniform`
 };
 
 /// @return kSettings naming the setting that is out of range, or the two that do not go together.

@@ -335,6 +335,9 @@ class BatchCounts:
     def tokens(self) -> int: ...
 
     @property
+    def pad_tokens(self) -> int: ...
+
+    @property
     def target_tokens(self) -> int: ...
 
     @property
@@ -382,6 +385,21 @@ class CoreBatch:
 
     @property
     def n_patches(self) -> int: ...
+
+    @property
+    def tail_tokens(self) -> int: ...
+
+    @property
+    def merge(self) -> int: ...
+
+    @property
+    def image_token_id(self) -> int: ...
+
+    @property
+    def video_token_id(self) -> int: ...
+
+    @property
+    def pad_token_id(self) -> int: ...
 
     def array(self, name: str) -> Annotated[NDArray, dict(device='cpu')]:
         """A DLPack view of one array; it keeps the pack's memory alive."""

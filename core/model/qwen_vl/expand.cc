@@ -11,7 +11,10 @@ constexpr std::int64_t kIgnore = -100;
 /// Writes tokens one after another into the slots.
 class Writer {
  public:
-  explicit Writer(const TokenSlots& to) : to_(to) {}
+  explicit Writer(const TokenSlots& to, NextPosition first = {})
+      : to_(to), first_text_(first.text), next_(first.mrope) {}
+
+  NextPosition next() const { return {first_text_ + n_, next_}; }
 
   /// @param weight  0: not trained.
   void text(std::int64_t id, float weight) {
@@ -58,7 +61,7 @@ class Writer {
     to_.input_ids[n_] = id;
     to_.labels[n_] = label;
     std::int64_t* const column = to_.position_ids + n_;
-    column[0] = n_;
+    column[0] = first_text_ + n_;
     column[to_.position_stride] = t;
     column[2 * to_.position_stride] = h;
     column[3 * to_.position_stride] = w;
@@ -66,8 +69,9 @@ class Writer {
   }
 
   const TokenSlots to_;
+  const std::int64_t first_text_;
   std::int64_t n_ = 0;
-  std::int64_t next_ = 0;
+  std::int64_t next_;
 };
 
 }  // namespace
@@ -79,7 +83,8 @@ std::int64_t expanded_length(const SampleText& text, const SampleMedia& media) {
   return n;
 }
 
-void write_expanded(const SampleText& text, const SampleMedia& media, const Expansion& how, const TokenSlots& to) {
+NextPosition write_expanded(const SampleText& text, const SampleMedia& media, const Expansion& how,
+                            const TokenSlots& to) {
   Writer writer(to);
   std::size_t image = 0;
   std::size_t clip = 0;
@@ -103,6 +108,12 @@ void write_expanded(const SampleText& text, const SampleMedia& media, const Expa
       writer.text(text.ids[i], text.is_trained[i] == 0 ? 0 : text.loss_weights.empty() ? 1 : text.loss_weights[i]);
     }
   }
+  return writer.next();
+}
+
+void write_filling(std::int64_t n, std::int32_t token_id, NextPosition next, const TokenSlots& to) {
+  Writer writer(to, next);
+  for (std::int64_t i = 0; i < n; ++i) writer.text(token_id, 0);
 }
 
 }  // namespace stoker::qwen_vl

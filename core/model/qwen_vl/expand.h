@@ -33,6 +33,12 @@ struct Expansion {
   double tokens_per_second = 1;
 };
 
+/// Where a sample's positions go on.
+struct NextPosition {
+  std::int64_t text = 0;
+  std::int64_t mrope = 0;  ///< t, h and w alike
+};
+
 /// Tokens of a sample with its placeholders expanded.
 std::int64_t expanded_length(const SampleText& text, const SampleMedia& media);
 
@@ -44,8 +50,13 @@ std::int64_t expanded_length(const SampleText& text, const SampleMedia& media);
 /// that stands for one temporal patch is treated as an image; one that stands for a whole clip takes (cur + offset(i),
 /// cur + y, cur + x) in temporal patch i, offsets and the next cur as ClipPositions says.
 /// @param media  As many images as `text.n_images`; clips whose `n_pads` add up to `text.n_clip_pads`.
+/// @return The positions of what would follow: the plain count, and M-RoPE.
 /// Source: transformers 5.18.0 and 4.57.3, get_rope_index in models/qwen2_vl/modeling_qwen2_vl.py,
 /// models/qwen2_5_vl/modeling_qwen2_5_vl.py, models/qwen3_vl/modeling_qwen3_vl.py.
-void write_expanded(const SampleText& text, const SampleMedia& media, const Expansion& how, const TokenSlots& to);
+NextPosition write_expanded(const SampleText& text, const SampleMedia& media, const Expansion& how,
+                            const TokenSlots& to);
+
+/// Writes `n` tokens that only fill up: no label, no weight, positions counting on from `next` as those of text do.
+void write_filling(std::int64_t n, std::int32_t token_id, NextPosition next, const TokenSlots& to);
 
 }  // namespace stoker::qwen_vl

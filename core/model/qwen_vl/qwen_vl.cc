@@ -232,17 +232,39 @@ SampleText QwenVl::dummy_text(bool with_image, bool with_clip) const {
   return text;
 }
 
+PackShape QwenVl::empty_shape() const {
+  return {.has_loss_weights = has_loss_weights(),
+          .patch = config_.image.patch,
+          .temporal_patch = config_.image.temporal_patch,
+          .merge = config_.image.merge,
+          .image_token_id = image_pad_,
+          .video_token_id = video_pad_,
+          .pad_token_id = end_of_text_};
+}
+
 PackShape QwenVl::dummy_shape(bool with_image, bool with_clip) const {
   const std::int64_t merged = std::int64_t{config_.image.merge} * config_.image.merge;
-  return {.tokens = static_cast<std::int64_t>(dummy_text(with_image, with_clip).ids.size()),
-          .samples = 1,
-          .images = with_image ? 1 : 0,
-          .patches = with_image ? merged : 0,
-          .clips = with_clip ? 1 : 0,
-          .clip_patches = with_clip ? merged : 0,
-          .has_loss_weights = has_loss_weights(),
-          .patch = config_.image.patch,
-          .temporal_patch = config_.image.temporal_patch};
+  PackShape shape = empty_shape();
+  shape.tokens = static_cast<std::int64_t>(dummy_text(with_image, with_clip).ids.size());
+  shape.samples = 1;
+  shape.images = with_image ? 1 : 0;
+  shape.patches = with_image ? merged : 0;
+  shape.clips = with_clip ? 1 : 0;
+  shape.clip_patches = with_clip ? merged : 0;
+  return shape;
+}
+
+TokenSlots QwenVl::slots(const PackView& view, std::int64_t token, std::int64_t stride) const {
+  return {view.input_ids + token, view.labels + token, view.position_ids + token, stride,
+          has_loss_weights() ? view.loss_weights + token : nullptr};
+}
+
+void QwenVl::write_padding(const PackView& view, const SampleExtent& at, NextPosition next, std::int64_t stride) const {
+  write_filling(at.n_pad, end_of_text_, next, slots(view, at.token_end - at.n_pad, stride));
+}
+
+void QwenVl::write_tail(const PackView& view, const PackShape& shape) const {
+  write_filling(shape.tail_tokens, end_of_text_, {}, slots(view, shape.tokens - shape.tail_tokens, shape.tokens));
 }
 
 void QwenVl::write_dummy(const PackView& view, const SampleExtent& at, std::int64_t stride) const {
@@ -255,10 +277,10 @@ void QwenVl::write_dummy(const PackView& view, const SampleExtent& at, std::int6
                         .grid_w = merge,
                         .n_tokens = 1};
   const ClipPlan clip{.n_frames = 1, .grid_t = 1, .grid_h = merge, .grid_w = merge, .n_pads = 1, .n_tokens = 1};
-  write_expanded(dummy_text(with_image, with_clip), {{&image, with_image ? 1U : 0U}, {&clip, with_clip ? 1U : 0U}},
-                 expansion(),
-                 {view.input_ids + at.token_begin, view.labels + at.token_begin, view.position_ids + at.token_begin,
-                  stride, has_loss_weights() ? view.loss_weights + at.token_begin : nullptr});
+  const NextPosition next =
+      write_expanded(dummy_text(with_image, with_clip), {{&image, with_image ? 1U : 0U}, {&clip, with_clip ? 1U : 0U}},
+                     expansion(), slots(view, at.token_begin, stride));
+  write_padding(view, at, next, stride);
   const PackShape patch{.patch = config_.image.patch, .temporal_patch = config_.image.temporal_patch};
   auto write = [&](std::int64_t* grid, std::uint8_t* patches, std::int64_t n_patches, std::int64_t n_bytes) {
     grid[0] = 1;

@@ -80,17 +80,24 @@ class QwenVl {
   /// When the frames of a list were taken, as the profile's reference is told.
   ClipTimes times_of(std::int64_t n_frames, double frames_per_s, double source_frames_per_s) const;
 
-  /// The segment that takes the place of what went bad: labels -100, sample_ids -1. With an image, a clip or both, of
-  /// one merged token each (white), if the pack would otherwise lose a vision call that its plan promised. Its shape,
-  /// then its writing at the end of a pack.
+  /// What every pack of this model has in common; without contents.
+  PackShape empty_shape() const;
+  /// The segment that takes the place of what a pack lacks or lost: labels -100, sample_ids -1. With an image, a clip
+  /// or both, of one merged token each (white), if the pack would otherwise lack a vision call that its plan promised.
   PackShape dummy_shape(bool with_image, bool with_clip) const;
   /// @param at     The segment's extent; @param stride  T of the pack.
   void write_dummy(const PackView& view, const SampleExtent& at, std::int64_t stride) const;
+  /// Writes what only fills up a sample's extent, its last `n_pad` tokens. @param next  Where its positions go on.
+  void write_padding(const PackView& view, const SampleExtent& at, NextPosition next, std::int64_t stride) const;
+  /// Writes what lies behind the last sample, as one segment whose positions begin at 0.
+  void write_tail(const PackView& view, const PackShape& shape) const;
 
   const Family& family() const { return family_; }
   const ProcessorConfig& config() const { return config_.image; }
   const ClipConfig& clip_config() const { return config_.clip; }
   Expansion expansion() const;
+  /// Where a sample's token arrays begin. @param token  Of the pack. @param stride  T of the pack.
+  TokenSlots slots(const PackView& view, std::int64_t token, std::int64_t stride) const;
   /// Whether packs have an array of weights beside their labels.
   bool has_loss_weights() const { return labels_.weights == LossWeights::kDeliver; }
   const Profile& profile() const { return profile_; }
