@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-import itertools
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from stoker.batch import Batch
+from stoker.derived import IGNORED_LABEL
 
-__all__ = ["IGNORED_LABEL", "LOSS_WEIGHTS", "packed", "padded"]
+__all__ = ["EXTRAS", "LOSS_WEIGHTS", "packed", "padded"]
 
-IGNORED_LABEL = -100
 LOSS_WEIGHTS = "loss_weights"
+EXTRAS = ("sequence_ids", "mm_token_type_ids", "shifted_labels", "loss_mask", "shifted_loss_weights")
+"""Arrays with one entry per token that `packed` and `padded` make on request."""
 
 
-def packed(batch: Batch) -> dict[str, Any]:
+def packed(batch: Batch, *, extras: Sequence[str] = ()) -> dict[str, Any]:
     """One row, samples end to end; the fourth row of positions, which restarts in each sample, keeps them apart.
 
     Returns:
         Views without a copy: input_ids (1, T), labels (1, T), position_ids (4, 1, T); with pictures image_patches (P,
         3, p, p) uint8 and image_grid_thw (k, 3), with clips video_patches (V, 3, t, p, p) and video_grid_thw; where
         the settings deliver them loss_weights float32 (1, T). No attention mask: a model that is given one no longer
-        looks for the restarts.
+        looks for the restarts. `extras` (1, T) are made.
     """
     return {
         "input_ids": _view(batch, "input_ids")[None],
@@ -30,38 +33,53 @@ def packed(batch: Batch) -> dict[str, Any]:
         "position_ids": _view(batch, "position_ids")[:, None],
         **({} if batch.loss_weights is None else {LOSS_WEIGHTS: _view(batch, LOSS_WEIGHTS)[None]}),
         **_media(batch),
+        **{name: torch.from_numpy(array)[None] for name, (array, _) in _extras(batch, extras).items()},
     }
 
 
-def padded(batch: Batch, *, pad_token_id: int, pad_to_multiple_of: int = 1) -> dict[str, Any]:
+def padded(
+    batch: Batch, *, pad_token_id: int | None = None, pad_to_multiple_of: int = 1, extras: Sequence[str] = ()
+) -> dict[str, Any]:
     """One row per sample, filled up on the right, for models without attention over packs.
 
     Returns:
         Copies: input_ids, labels, attention_mask (B, L), position_ids (4, B, L) with 0 in the filling as the reference
-            has it; loss_weights (B, L) with 0 there; media as in `packed`, in the order of the rows. L is the longest
-            sample, rounded up.
+            has it; loss_weights (B, L) with 0 there; media as in `packed`, in the order of the rows; `extras` (B, L).
+            L is the longest sample, rounded up.
     """
-    ends = batch.layout.cu_seqlens.tolist()
-    n_rows = len(ends) - 1
-    width = -(-max(b - a for a, b in itertools.pairwise(ends)) // pad_to_multiple_of) * pad_to_multiple_of
-    ids, labels, positions = (_view(batch, name) for name in ("input_ids", "labels", "position_ids"))
+    rows = batch.padded(pad_to_multiple_of=pad_to_multiple_of, pad_token_id=pad_token_id)
     out: dict[str, Any] = {
-        "input_ids": torch.full((n_rows, width), pad_token_id, dtype=torch.int64),
-        "labels": torch.full((n_rows, width), IGNORED_LABEL, dtype=torch.int64),
-        "attention_mask": torch.zeros((n_rows, width), dtype=torch.int64),
-        "position_ids": torch.zeros((4, n_rows, width), dtype=torch.int64),
+        "input_ids": torch.from_numpy(rows.input_ids),
+        "labels": torch.from_numpy(rows.labels),
+        "attention_mask": torch.from_numpy(rows.attention_mask),
+        "position_ids": torch.from_numpy(rows.position_ids),
     }
-    weights = None if batch.loss_weights is None else _view(batch, LOSS_WEIGHTS)
-    if weights is not None:
-        out[LOSS_WEIGHTS] = torch.zeros((n_rows, width), dtype=torch.float32)
-    for row, (a, b) in enumerate(itertools.pairwise(ends)):
-        out["input_ids"][row, : b - a] = ids[a:b]
-        out["labels"][row, : b - a] = labels[a:b]
-        out["attention_mask"][row, : b - a] = 1
-        out["position_ids"][:, row, : b - a] = positions[:, a:b]
-        if weights is not None:
-            out[LOSS_WEIGHTS][row, : b - a] = weights[a:b]
+    if rows.loss_weights is not None:
+        out[LOSS_WEIGHTS] = torch.from_numpy(rows.loss_weights)
+    for name, (array, fill) in _extras(batch, extras).items():
+        out[name] = torch.from_numpy(batch.rows(array, fill=fill, pad_to_multiple_of=pad_to_multiple_of))
     return {**out, **_media(batch)}
+
+
+def _extras(batch: Batch, names: Sequence[str]) -> dict[str, tuple[Any, int]]:
+    """By name: the array (T), and what stands behind a sample in the padded form."""
+    out: dict[str, tuple[Any, int]] = {}
+    if "sequence_ids" in names:
+        out["sequence_ids"] = batch.sequence_ids, -1
+    if "mm_token_type_ids" in names:
+        out["mm_token_type_ids"] = batch.mm_token_type_ids, 0
+    if {"shifted_labels", "loss_mask", "shifted_loss_weights"}.isdisjoint(names):
+        return out
+    made = batch.shifted
+    if "shifted_labels" in names:
+        out["shifted_labels"] = made.labels, IGNORED_LABEL
+    if "loss_mask" in names:
+        out["loss_mask"] = made.loss_mask, 0
+    if "shifted_loss_weights" in names:
+        # Where the settings deliver none, every label counts as much as the next.
+        weights: Any = made.loss_mask if made.loss_weights is None else made.loss_weights
+        out["shifted_loss_weights"] = np.copy(weights), 0
+    return out
 
 
 def _media(batch: Batch) -> dict[str, Any]:

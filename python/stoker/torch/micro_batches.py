@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -12,7 +12,7 @@ import torch
 
 from stoker.batch import Batch, Layout
 from stoker.errors import InvalidArgumentError
-from stoker.torch.inputs import LOSS_WEIGHTS, packed, padded
+from stoker.torch.inputs import EXTRAS, LOSS_WEIGHTS, packed, padded
 from stoker.torch.pixels import Normalisation, expand
 from stoker.torch.transfer import SideStreamCopy
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from stoker.loader import Loader
 
 __all__ = ["Batches", "TorchBatch", "batches"]
-
-_QWEN_END_OF_TEXT = 151643  # what the Qwen-VL tokenizers fill up with
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +36,8 @@ class TorchBatch:
     loss_weights: Any = None
     """float32 like the labels, beside them: what the loss of each counts. None unless the settings say
     ``labels.weights: deliver``; then a loss that does not use them is wrong."""
+    extras: dict[str, Any] = field(default_factory=dict)
+    """What `batches` was asked for beside the model's arguments, each (1, T), or (B, L) in the padded form."""
 
 
 class Batches:
@@ -51,9 +51,13 @@ class Batches:
         device: Any,
         dtype: Any,
         loss_weights_key: str | None,
+        extras: Sequence[str],
+        has_vision_metadata: bool,
     ) -> None:
         self._loader = loader
         self._gather = gather
+        self._extras = tuple(extras)
+        self._has_vision_metadata = has_vision_metadata
         self._loss_weights_key = loss_weights_key
         self._dtype = dtype
         self._is_on_host = device.type == "cpu"
@@ -72,6 +76,13 @@ class Batches:
     def _convert(self, batch: Batch) -> TorchBatch:
         began = time.perf_counter()
         host = self._gather(batch)
+        numbers: dict[str, Any] = {"use_cache": False}
+        if self._has_vision_metadata:
+            for name, value in batch.vision_metadata().items():
+                if isinstance(value, int):
+                    numbers[name] = value
+                else:
+                    host[name] = torch.from_numpy(value)
         tensors = self._finish(host) if self._copy is None else self._copy(host, self._finish)
         # On a device nothing may hold on to the engine's block, or its memory would last as long as the trainer's
         # reference.
@@ -80,8 +91,9 @@ class Batches:
         weights = tensors.pop(LOSS_WEIGHTS, None)
         if weights is not None and self._loss_weights_key is not None:
             tensors[self._loss_weights_key] = weights
+        extras = {name: tensors.pop(name) for name in self._extras}
         return TorchBatch(
-            inputs={**tensors, "use_cache": False}, layout=layout, counts=batch.counts, loss_weights=weights
+            inputs={**tensors, **numbers}, layout=layout, counts=batch.counts, loss_weights=weights, extras=extras
         )
 
     def _finish(self, tensors: dict[str, Any]) -> dict[str, Any]:
@@ -106,9 +118,11 @@ def batches(
     dtype: Any = None,
     form: Literal["packed", "padded"] = "packed",
     target: Literal["hf"] = "hf",
-    pad_token_id: int = _QWEN_END_OF_TEXT,
+    pad_token_id: int | None = None,
     pad_to_multiple_of: int = 1,
     loss_weights_key: str | None = None,
+    extras: Sequence[str] = (),
+    vision_metadata: bool = False,
 ) -> Batches:
     """Makes a loader's batches into a model's forward arguments.
 
@@ -128,14 +142,20 @@ def batches(
         dtype: Of pixel_values; float32 by default, which is bit for bit what the model's own processor gives.
         form: One row per pack, or one row per sample for models without attention over packs.
         target: Whose forward it is: Hugging Face transformers.
-        pad_token_id: Fills rows of the padded form.
+        pad_token_id: Fills rows of the padded form; the tokenizer's own by default.
         pad_to_multiple_of: Rounds the padded form's width up.
         loss_weights_key: Name under which the loss weights stand in ``inputs`` too, ``loss_scale`` for ms-swift; by
             default they are not there, because a model passes what it does not know on to its layers.
+        extras: What else each batch has, in ``batch.extras``: ``sequence_ids`` int32, the sample that a token belongs
+            to, -1 for what only fills up; ``mm_token_type_ids`` int32, 0 text, 1 image, 2 clip; ``shifted_labels``
+            int64, ``loss_mask`` float32 and ``shifted_loss_weights`` float32, for losses that do not shift themselves.
+        vision_metadata: Puts into ``inputs`` what the vision tower would otherwise work out from the grids on the way,
+            which waits for the device: image_cu_seqlens, image_max_seqlen, image_position_ids, the same of clips as
+            video_.... transformers 5.18 knows them.
 
     Raises:
-        InvalidArgumentError: For a device, form or target that this version does not serve, or a `loss_weights_key`
-            where the loader's settings do not deliver weights.
+        InvalidArgumentError: For a device, form, target or extra that this version does not serve, or a
+            `loss_weights_key` where the loader's settings do not deliver weights.
     """
     if target != "hf":
         raise InvalidArgumentError(f"target {target!r} is not served; it takes hf", "SETTINGS")
@@ -145,14 +165,23 @@ def batches(
         raise InvalidArgumentError("pad_to_multiple_of must be at least 1", "SETTINGS")
     if loss_weights_key is not None and loader.settings.labels.weights != "deliver":
         raise InvalidArgumentError("loss_weights_key: there are no weights without labels.weights: deliver", "SETTINGS")
+    for name in extras:
+        if name not in EXTRAS:
+            raise InvalidArgumentError(f"extras: {name!r} is not served; there are {', '.join(EXTRAS)}", "SETTINGS")
 
     def gather(batch: Batch) -> dict[str, Any]:
         if form == "packed":
-            return packed(batch)
-        return padded(batch, pad_token_id=pad_token_id, pad_to_multiple_of=pad_to_multiple_of)
+            return packed(batch, extras=extras)
+        return padded(batch, pad_token_id=pad_token_id, pad_to_multiple_of=pad_to_multiple_of, extras=extras)
 
     return Batches(
-        loader, gather=gather, device=_checked_device(device), dtype=dtype, loss_weights_key=loss_weights_key
+        loader,
+        gather=gather,
+        device=_checked_device(device),
+        dtype=dtype,
+        loss_weights_key=loss_weights_key,
+        extras=extras,
+        has_vision_metadata=vision_metadata,
     )
 
 
@@ -168,10 +197,6 @@ def _checked_device(device: Any) -> Any:
 
 
 def _copied(layout: Layout) -> Layout:
-    return Layout(
-        cu_seqlens=np.copy(layout.cu_seqlens),
-        max_seqlen=layout.max_seqlen,
-        sample_ids=np.copy(layout.sample_ids),
-        image_counts=np.copy(layout.image_counts),
-        video_counts=np.copy(layout.video_counts),
-    )
+    values = {name: getattr(layout, name) for name in Layout.__slots__}
+    copies: dict[str, Any] = {name: np.copy(v) for name, v in values.items() if isinstance(v, np.ndarray)}
+    return replace(layout, **copies)
