@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
@@ -142,6 +143,27 @@ def test_a_packs_loss_is_the_token_weighted_mean_of_its_samples(
                 torch.nn.functional.cross_entropy(logits[:-1], labels[1:], ignore_index=-100, reduction="sum")
             )
         assert total / batch.counts.target_tokens == pytest.approx(float(loss), rel=1e-5)
+
+
+@torch.no_grad()
+def test_vision_metadata_spares_the_tower_its_own_and_changes_no_logit(
+    model: Any, packs: list[tuple[Any, list[Sample]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vision = importlib.import_module(type(model).__module__)
+    with stoker.Loader(settings_for(tmp_path)) as loader:
+        others = list(stoker.torch.batches(loader, vision_metadata=True))
+    _, at = min((batch.counts.tokens, i) for i, (batch, _) in enumerate(packs) if batch.counts.patches)
+    expected = model(**without_labels(packs[at][0].inputs)).logits
+    asked: list[dict[str, Any]] = []
+    for name in ("get_vision_position_ids", "get_vision_attention_seqlens"):
+        own = getattr(vision, name)
+        monkeypatch.setattr(
+            vision, name, lambda *args, own=own, **kw: asked.append(dict(kw["kwargs"])) or own(*args, **kw)
+        )
+    for other in others:
+        assert ("image_cu_seqlens" in other.inputs) == ("image_grid_thw" in other.inputs)
+    assert torch.equal(model(**without_labels(others[at].inputs)).logits, expected)
+    assert {name for kwargs in asked for name in kwargs} >= {"cu_seqlens", "position_ids"}, "they came to the tower"
 
 
 @torch.no_grad()
