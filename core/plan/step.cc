@@ -16,6 +16,24 @@ std::vector<std::uint32_t> dearest_first(std::span<const std::int64_t> costs) {
   return order;
 }
 
+// "1, 2, 4, 8": all divisors, or of many those around a number.
+std::string divisors_near(std::int32_t n, std::int32_t number) {
+  constexpr std::ptrdiff_t kMostShown = 12;
+  std::vector<std::int32_t> divisors;
+  for (std::int32_t d = 1; d <= n; ++d) {
+    if (n % d == 0) divisors.push_back(d);
+  }
+  const auto n_all = static_cast<std::ptrdiff_t>(divisors.size());
+  const std::ptrdiff_t at = std::lower_bound(divisors.begin(), divisors.end(), number) - divisors.begin();
+  const std::ptrdiff_t first =
+      std::clamp<std::ptrdiff_t>(at - kMostShown / 2, 0, std::max<std::ptrdiff_t>(0, n_all - kMostShown));
+  const std::ptrdiff_t last = std::min(n_all, first + kMostShown);
+  std::string shown = first > 0 ? "..., " : "";
+  for (std::ptrdiff_t i = first; i < last; ++i)
+    shown += fmt::format("{}{}", i > first ? ", " : "", divisors[static_cast<std::size_t>(i)]);
+  return shown + (last < n_all ? ", ..." : "");
+}
+
 }  // namespace
 
 std::vector<PackPlace> assign_step(std::span<const std::int64_t> costs, std::int32_t dp_size) {
@@ -46,8 +64,8 @@ Status check_dp_size(std::int32_t packs_per_step, std::int32_t dp_size) {
   if (dp_size <= 0 || packs_per_step % dp_size != 0) {
     return Status(Reason::kSettings,
                   fmt::format("dp_size {} does not divide pack.packs_per_step {}; every rank must get the same "
-                              "number of packs per step",
-                              dp_size, packs_per_step));
+                              "number of packs per step. {} can be divided by {}",
+                              dp_size, packs_per_step, packs_per_step, divisors_near(packs_per_step, dp_size)));
   }
   return {};
 }

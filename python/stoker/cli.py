@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from stoker import data_commands, storage_commands
+from stoker import data_commands, plan_commands, storage_commands
 
 __all__ = ["app", "main"]
 
@@ -270,6 +270,13 @@ _EXAMPLES: dict[Callable[..., None], str] = {
         stoker parity run.yaml --samples 200 --profile hf-5.18-pil
 
         stoker parity train.jsonl --model /models/Qwen3-VL-8B-Instruct --json
+    """,
+    plan_commands.plan: """
+        stoker plan run.yaml --dp-size 8 --dp-size 64
+
+        stoker plan run.yaml --packs-per-step 1024 --dp-size 1024 --compare --picture plan.svg
+
+        stoker plan run.yaml --epochs 1 --measure --json
     """,
     storage_commands.probe: """
         stoker probe run.yaml

@@ -1,0 +1,241 @@
+#include "engine/forecaster.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "pipeline/planner.h"
+#include "plan/baselines.h"
+#include "plan/step.h"
+
+namespace stoker {
+namespace {
+
+Result<WindowPlan> plan_by(PackPolicy policy, std::uint64_t window, std::span<const PlanSample> samples,
+                           const PackSettings& settings) {
+  switch (policy) {
+    case PackPolicy::kConcatenated:
+      return plan_baseline(Baseline::kConcatenate, window, samples, settings);
+    case PackPolicy::kFirstFit:
+      return plan_baseline(Baseline::kFirstFit, window, samples, settings);
+    case PackPolicy::kLargestFirst:
+      return plan_baseline(Baseline::kLargestFirst, window, samples, settings);
+    case PackPolicy::kEqualCounts:
+      return plan_baseline(Baseline::kEqualCounts, window, samples, settings);
+    case PackPolicy::kAsSet:
+    case PackPolicy::kPlacedInOrder:
+      break;
+  }
+  return plan_window(window, samples, settings);
+}
+
+std::vector<PackPolicy> policies_of(const ForecastOptions& options, const PackSettings& settings) {
+  if (!options.compares) return {PackPolicy::kAsSet};
+  if (settings.form != PackForm::kPacked) return {PackPolicy::kAsSet, PackPolicy::kPlacedInOrder};
+  return {PackPolicy::kAsSet,    PackPolicy::kPlacedInOrder, PackPolicy::kLargestFirst,
+          PackPolicy::kFirstFit, PackPolicy::kConcatenated,  PackPolicy::kEqualCounts};
+}
+
+std::int64_t unsized_media(const MeasuredSample& sample) {
+  std::int64_t n = 0;
+  for (const MeasuredImage& image : sample.images) n += image.is_planned() ? 0 : 1;
+  for (const MeasuredClip& clip : sample.clips) n += clip.is_planned() ? 0 : 1;
+  return n;
+}
+
+}  // namespace
+
+const char* name_of(PackPolicy policy) {
+  switch (policy) {
+    case PackPolicy::kAsSet:
+      return "as set";
+    case PackPolicy::kConcatenated:
+      return "as they come";
+    case PackPolicy::kFirstFit:
+      return "first fit";
+    case PackPolicy::kLargestFirst:
+      return "largest first";
+    case PackPolicy::kEqualCounts:
+      return "equal counts";
+    case PackPolicy::kPlacedInOrder:
+      return "dealt in order";
+  }
+  return "";
+}
+
+/// One policy's steps under way.
+class Forecaster::Planned {
+ public:
+  Planned(PackPolicy policy, const PackSettings& settings, const ForecastOptions& options, std::uint64_t n_per_epoch)
+      : settings_(settings), n_steps_wanted_(options.n_steps), steps_(settings.packs_per_step, n_per_epoch) {
+    sums_.policy = policy;
+    for (const std::int32_t dp_size : options.dp_sizes) {
+      ranks_.emplace_back(dp_size, policy == PackPolicy::kAsSet ? Placement::kBalanced : Placement::kInOrder);
+    }
+  }
+
+  bool has_enough() const { return n_steps_wanted_ && n_steps_ >= *n_steps_wanted_; }
+  std::int64_t n_steps() const { return n_steps_; }
+
+  Status add(std::uint64_t window, std::span<const PlanSample> samples) {
+    STOKER_TRY(WindowPlan plan, plan_by(sums_.policy, window, samples, settings_));
+    for (const PackPlan& pack : plan.packs) {
+      ++sums_.n_packs;
+      sums_.n_samples += static_cast<std::int64_t>(pack.members.size());
+      sums_.tokens += pack.tokens;
+      sums_.padded_tokens += pack.total_tokens;
+      sums_.target_tokens += pack.target_tokens;
+      sums_.patches += pack.patches;
+      sums_.images += pack.images;
+      sums_.clips += pack.videos;
+      sums_.n_with_dummy += pack.needs_image_dummy || pack.needs_video_dummy ? 1 : 0;
+      sums_.pack_tokens.add(pack.tokens);
+    }
+    STOKER_CHECKED(steps_.add(std::make_shared<const WindowPlan>(std::move(plan))));
+    cut_steps();
+    return {};
+  }
+  void finish() {
+    steps_.finish();
+    cut_steps();
+  }
+  PackForecast forecast() const {
+    PackForecast out = sums_;
+    for (const RankForecaster& ranks : ranks_) out.ranks.push_back(ranks.forecast());
+    return out;
+  }
+
+ private:
+  void cut_steps() {
+    while (!has_enough()) {
+      const std::optional<StepPlan> step = steps_.next();
+      if (!step) return;
+      ++n_steps_;
+      for (const StepPack& pack : step->packs) sums_.n_empty += pack.is_dummy() ? 1 : 0;
+      for (RankForecaster& ranks : ranks_) ranks.add(*step);
+    }
+  }
+
+  const PackSettings& settings_;
+  const std::optional<std::int64_t> n_steps_wanted_;
+  StepPlanner steps_;
+  std::vector<RankForecaster> ranks_;
+  PackForecast sums_;
+  std::int64_t n_steps_ = 0;
+};
+
+Forecaster::Forecaster(LoaderSettings settings, ForecastOptions options, const Clock& clock)
+    : options_(std::move(options)), walk_(std::move(settings), clock) {}
+
+Result<std::unique_ptr<Forecaster>> Forecaster::create(LoaderSettings settings, ForecastOptions options,
+                                                       const Clock& clock) {
+  for (const std::int32_t dp_size : options.dp_sizes) {
+    STOKER_CHECKED(check_dp_size(settings.output.pack.packs_per_step, dp_size));
+  }
+  std::unique_ptr<Forecaster> forecaster(new Forecaster(std::move(settings), std::move(options), clock));
+  Forecaster* const raw = forecaster.get();
+  STOKER_CHECKED(forecaster->walk_.start("stoker-plan", [raw](std::stop_token stop) { return raw->work(stop); }));
+  return forecaster;
+}
+
+Status Forecaster::work(std::stop_token stop) {
+  const Order& order = walk_.dataset().order();
+  const PackSettings& pack = walk_.settings().output.pack;
+  const auto per_window = static_cast<std::uint64_t>(walk_.settings().output.window_samples);
+  const std::uint64_t n_per_epoch = order.rows_per_pass();
+  STOKER_CHECKED(check_data_size(n_per_epoch, pack.packs_per_step, order.size().has_value()));
+  // Windows of an endless order run on into the next epoch: the last is planned whole, as a run plans it.
+  const std::uint64_t n_all = order.size().value_or(UINT64_MAX / 2);
+  std::uint64_t n_wanted = n_all;
+  if (options_.n_epochs) {
+    n_wanted = n_per_epoch * static_cast<std::uint64_t>(*options_.n_epochs);
+    n_wanted = std::min(n_all, (n_wanted + per_window - 1) / per_window * per_window);
+  }
+  std::vector<Planned> policies;
+  for (const PackPolicy policy : policies_of(options_, pack))
+    policies.emplace_back(policy, pack, options_, n_per_epoch);
+  {
+    MutexLock lock(mu_);
+    report_.n_positions_at_most = n_wanted;
+    report_.n_per_epoch = n_per_epoch;
+    report_.is_finite = order.size().has_value();
+  }
+  MeasureOptions measure{.headers = [this](std::uint64_t) {
+    return options_.reads_headers ? HeaderReads::kAsNeeded : HeaderReads::kNone;
+  }};
+  RejectedRowCounter rejected("", 0);
+  const auto visit = [&](const MeasuredWindow& window) -> Result<bool> {
+    STOKER_CHECKED(rejected.add(window, walk_.dataset()));
+    count(window);
+    const std::vector<PlanSample> samples = plan_samples(window, CostModel{});
+    bool has_enough = true, has_step = true;
+    for (Planned& policy : policies) {
+      STOKER_CHECKED(policy.add(window.window, samples));
+      has_enough = has_enough && policy.has_enough();
+      has_step = has_step && policy.n_steps() > 0;
+    }
+    MutexLock lock(mu_);
+    report_.rejected = rejected.so_far();
+    report_.n_steps = policies.front().n_steps();
+    return !has_enough && !(has_step && report_.n_positions >= n_wanted);
+  };
+  STOKER_CHECKED(walk_.each_window(n_all, per_window, std::move(measure), visit, std::move(stop)));
+  {
+    MutexLock lock(mu_);
+    for (Planned& policy : policies) {
+      if (report_.n_positions == order.size()) policy.finish();
+    }
+  }
+  count_steps(policies);
+  return {};
+}
+
+void Forecaster::count(const MeasuredWindow& window) {
+  MutexLock lock(mu_);
+  for (const MeasuredSample& sample : window.samples) {
+    ++report_.n_positions;
+    const bool is_over_long = sample.bad.reason() == Reason::kSeqTooLong;
+    if (!sample.bad.ok() && !is_over_long) continue;
+    const std::int64_t n_unsized = unsized_media(sample);
+    report_.n_unsized += n_unsized > 0 ? 1 : 0;
+    report_.n_unsized_media += n_unsized;
+    report_.n_over_long += is_over_long ? 1 : 0;
+    report_.n_cut += sample.is_truncated ? 1 : 0;
+    if (!is_over_long) report_.tokens.add(sample.tokens);
+
+    auto& longest = report_.longest;
+    if (longest.size() == options_.n_longest && (longest.empty() || sample.tokens <= longest.back().tokens)) continue;
+    const Manifest& manifest = walk_.dataset().manifest(sample.entry.source);
+    LongSample named{.manifest = walk_.dataset().name(sample.entry.source),
+                     .line = manifest.row(sample.entry.row).line,
+                     .tokens = sample.tokens,
+                     .images = static_cast<std::int64_t>(sample.images.size()),
+                     .clips = static_cast<std::int64_t>(sample.clips.size()),
+                     .fate = is_over_long          ? LongSample::Fate::kDropped
+                             : sample.is_truncated ? LongSample::Fate::kCut
+                                                   : LongSample::Fate::kKept};
+    const auto is_known = [&](const LongSample& l) { return l.line == named.line && l.manifest == named.manifest; };
+    if (std::any_of(longest.begin(), longest.end(), is_known)) continue;  // a row comes again in a later pass
+    if (longest.size() == options_.n_longest) longest.pop_back();
+    const auto at = std::upper_bound(longest.begin(), longest.end(), named,
+                                     [](const LongSample& a, const LongSample& b) { return a.tokens > b.tokens; });
+    longest.insert(at, std::move(named));
+  }
+}
+
+void Forecaster::count_steps(const std::vector<Planned>& policies) {
+  MutexLock lock(mu_);
+  report_.n_steps = policies.front().n_steps();
+  for (const Planned& policy : policies) report_.policies.push_back(policy.forecast());
+}
+
+ForecastReport Forecaster::report() const {
+  ForecastReport out;
+  {
+    MutexLock lock(mu_);
+    out = report_;
+  }
+  out.elapsed_s = walk_.elapsed_s();
+  return out;
+}
+
+}  // namespace stoker

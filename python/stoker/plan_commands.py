@@ -1,0 +1,106 @@
+"""``stoker plan`` and ``stoker index``: what a run will be like, and what it would otherwise find out on the way."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from stoker.data_commands import STATUS_FOUND, settings_of
+from stoker.errors import InvalidArgumentError
+
+__all__ = ["plan"]
+
+_Run = Annotated[str, typer.Argument(metavar="RUN.yaml", help="Settings file.")]
+_Json = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object to standard output; progress goes to standard error.")
+]
+_STEPS = 200
+
+
+def plan(
+    run: _Run,
+    *,
+    dp_size: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--dp-size", min=1, metavar="N", help="Data-parallel ranks; may be repeated. Default: one a pack."
+        ),
+    ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option("--steps", min=1, help=f"Steps to plan. Default: {_STEPS}, or an epoch if that is less."),
+    ] = None,
+    epochs: Annotated[int | None, typer.Option("--epochs", min=1, help="Plan so many whole epochs.")] = None,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Read headers of media whose size neither row nor index says.")
+    ] = False,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Also show what other ways of packing and dealing would give.")
+    ] = False,
+    tokens_per_pack: Annotated[
+        int | None, typer.Option("--tokens-per-pack", help="As if pack.tokens_per_pack were this.")
+    ] = None,
+    packs_per_step: Annotated[
+        int | None, typer.Option("--packs-per-step", help="As if pack.packs_per_step were this.")
+    ] = None,
+    tflops: Annotated[
+        float, typer.Option("--tflops", min=0.001, help="TFLOP/s that a rank reaches: an H100 at 40 % of its peak.")
+    ] = 395.8,
+    longest: Annotated[int, typer.Option("--longest", min=0, max=1000, help="Long samples to name.")] = 5,
+    picture: Annotated[
+        Path | None, typer.Option("--picture", metavar="FILE.svg|FILE.html", help="Draw it: what ranks lose, and when.")
+    ] = None,
+    as_json: _Json = False,
+) -> None:
+    """See what a run will be like at any number of ranks, before any pixel is read.
+
+    Walks the run's own order, packs it as the run will, and says how full the packs are, how evenly language and vision
+    are spread over the ranks, what a step takes, how much of it ranks wait for each other, how many steps an epoch has,
+    and which samples are longest. No GPU and no rank is needed: 1,024 of them are a number.
+
+    No media are read. Sizes come from the rows (width, height) or from the index, which `stoker index` fills; samples
+    with media of unknown size are counted without these, and how many there are is said first.
+
+    Exit status: 0 planned, 1 planned, but sizes are missing so that the figures are too low, 2 it could not be planned.
+    """
+    from stoker.forecasting.display import show_forecast
+    from stoker.forecasting.forecast import Asked, forecast
+    from stoker.forecasting.picture import write_picture
+    from stoker.forecasting.progress import telling
+
+    if steps is not None and epochs is not None:
+        raise InvalidArgumentError("give --steps or --epochs", "SETTINGS")
+    if picture is not None and picture.suffix.lower() not in {".svg", ".html", ".htm"}:
+        raise InvalidArgumentError(f"--picture draws FILE.svg or FILE.html, not {picture.name}", "SETTINGS")
+    settings = settings_of(run)
+    changed = {"tokens_per_pack": tokens_per_pack, "packs_per_step": packs_per_step}
+    changes = {name: value for name, value in changed.items() if value is not None}
+    if changes:
+        settings = settings.replace(pack=changes)
+    console = Console(stderr=as_json, highlight=False)
+    asked = Asked(
+        dp_sizes=tuple(dict.fromkeys(dp_size or [settings.pack.packs_per_step])),
+        steps=_STEPS if steps is None and epochs is None else steps,
+        epochs=1 if steps is None and epochs is None else epochs,
+        measure=measure,
+        compare=compare,
+        longest=longest,
+        flops_per_s=tflops * 1e12,
+    )
+    with telling(console) as tell:
+        result = forecast(settings, asked, tell)
+    if picture is not None:
+        write_picture(result, picture)
+    if as_json:
+        sys.stdout.write(json.dumps(result) + "\n")
+    else:
+        show_forecast(result, console)
+        if picture is not None:
+            console.print(f"picture     {picture}", markup=False, soft_wrap=True)
+    if result["data"]["unsized_samples"]:
+        raise typer.Exit(STATUS_FOUND)
