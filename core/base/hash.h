@@ -3,6 +3,7 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -47,3 +48,8 @@ class Digest {
 };
 
 }  // namespace stoker
+
+template <>
+struct std::hash<stoker::Hash128> {
+  std::size_t operator()(const stoker::Hash128& key) const noexcept { return key.low; }
+};

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "data/pack.h"
+#include "engine/small_model_for_test.h"
 #include "media/encode_for_test.h"
 
 namespace stoker {
@@ -20,41 +21,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using std::chrono::milliseconds;
-
-constexpr int kMergesKept = 500;
-
-/// The test model's tokenizer with its first merges only: the whole takes seconds to open under a sanitizer. By lines
-/// of the file.
-std::string cut_tokenizer(const fs::path& file) {
-  std::ifstream in(file);
-  std::ostringstream out;
-  enum class In { kHead, kVocab, kMerges } where = In::kHead;
-  int n_lines = 0;
-  const int n_vocab = 256 + kMergesKept;
-  int n_added = 0;
-  for (std::string line; std::getline(in, line);) {
-    if (line == "    }," || line == "    ]") where = In::kHead;
-    if (where == In::kVocab) {
-      ++n_lines;
-      if (n_lines == n_vocab && line.back() == ',') line.pop_back();
-      if (n_lines > n_vocab) continue;
-    } else if (where == In::kMerges) {
-      ++n_lines;
-      if (n_lines == 4 * kMergesKept) line = "      ]";
-      if (n_lines > 4 * kMergesKept) continue;
-    } else if (line.find("\"vocab\": {") != std::string::npos) {
-      where = In::kVocab;
-      n_lines = 0;
-    } else if (line.find("\"merges\": [") != std::string::npos) {
-      where = In::kMerges;
-      n_lines = 0;
-    } else if (where == In::kHead && line.starts_with("      \"id\": ")) {
-      line = "      \"id\": " + std::to_string(n_vocab + n_added++) + ",";
-    }
-    out << line << '\n';
-  }
-  return out.str();
-}
 
 void write_file(const fs::path& path, std::string_view bytes) { std::ofstream(path, std::ios::binary) << bytes; }
 
@@ -67,13 +33,7 @@ class LoaderTest : public ::testing::Test {
   static void SetUpTestSuite() {
     folder_ = fs::temp_directory_path() / ("stoker-loader-test-" + std::to_string(getpid()));
     fs::remove_all(folder_);
-    fs::create_directories(folder_ / "model");
-    for (const char* name :
-         {"preprocessor_config.json", "chat_template.jinja", "config.json", "tokenizer_config.json"}) {
-      fs::copy_file(fs::path(STOKER_TESTDATA) / "qwen3-vl" / name, folder_ / "model" / name);
-    }
-    write_file(folder_ / "model" / "tokenizer.json",
-               cut_tokenizer(fs::path(STOKER_TESTDATA) / "qwen3-vl" / "tokenizer.json"));
+    stoker::testing::write_small_model(STOKER_TESTDATA, folder_ / "model");
     std::string rows;
     for (int n = 0; n < kRows; ++n) {
       const auto picture = stoker::testing::picture(256, n % 2 == 0 ? 256 : 288, static_cast<unsigned>(n));

@@ -2,15 +2,24 @@
 
 #include <condition_variable>
 #include <cstring>
+#include <optional>
 #include <utility>
 
+#include "pipeline/lengths_steps.h"
 #include "pipeline/sample_steps.h"
 #include "source/url.h"
 
 namespace stoker {
-/// One window under way. Parts are samples' rows and, added by them, their images' headers.
+/// Positions under way. Parts are samples' rows and, added by them, their images' headers.
 struct Measurer::Task {
-  std::shared_ptr<MeasuredWindow> window;
+  /// A header read, for every mention of its object.
+  struct HeaderRead {
+    std::optional<Result<Known>> got;
+    std::shared_ptr<const WholeObject> whole;
+    std::vector<PictureAt> waiting;
+  };
+
+  std::vector<MeasuredSample> samples;
   std::uint64_t priority = 0;
   std::stop_token stop;
   std::vector<std::atomic<int>> parts_left;  // (samples) of each sample; the last one closes it
@@ -19,8 +28,9 @@ struct Measurer::Task {
   std::condition_variable_any changed;
   std::size_t samples_left STOKER_GUARDED_BY(mu) = 0;
   Status fatal STOKER_GUARDED_BY(mu);
+  std::unordered_map<Hash128, HeaderRead> reads STOKER_GUARDED_BY(mu);
 
-  explicit Task(std::size_t n) : parts_left(n), samples_left(n) {}
+  explicit Task(std::size_t n) : samples(n), parts_left(n), samples_left(n) {}
 };
 
 Measurer::Measurer(const LoaderSettings& settings, const Dataset& dataset, std::shared_ptr<const qwen_vl::QwenVl> model,
@@ -36,17 +46,22 @@ Measurer::Measurer(const LoaderSettings& settings, const Dataset& dataset, std::
 
 Result<std::shared_ptr<MeasuredWindow>> Measurer::measure(const OrderWindow& window, std::uint64_t priority,
                                                           std::stop_token stop) {
-  const std::size_t n = window.places.size();
-  auto task = std::make_shared<Task>(n);
-  task->window = std::make_shared<MeasuredWindow>();
-  task->window->window = window.window;
-  task->window->samples.resize(n);
+  STOKER_TRY(auto samples, measure_part(window.places, priority, std::move(stop)));
+  auto out = std::make_shared<MeasuredWindow>();
+  out->window = window.window;
+  out->samples = std::move(samples);
+  return out;
+}
+
+Result<std::vector<MeasuredSample>> Measurer::measure_part(std::span<const OrderWindow::Place> places,
+                                                           std::uint64_t priority, std::stop_token stop) {
+  auto task = std::make_shared<Task>(places.size());
   task->priority = priority;
   task->stop = stop;
-  for (std::size_t i = 0; i < n; ++i) {
-    MeasuredSample& sample = task->window->samples[i];
-    sample.order_index = window.places[i].order_index;
-    sample.entry = window.places[i].entry;
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    MeasuredSample& sample = task->samples[i];
+    sample.order_index = places[i].order_index;
+    sample.entry = places[i].entry;
     task->parts_left[i] = 1;
     workers_.submit(priority, [this, task, i](int) { measure_sample(task, i); });
   }
@@ -55,12 +70,17 @@ Result<std::shared_ptr<MeasuredWindow>> Measurer::measure(const OrderWindow& win
       task->changed.wait(lock, stop, [&]() STOKER_NO_ANALYSIS { return task->samples_left == 0 || !task->fatal.ok(); });
   if (!is_done) return Status(Reason::kStopped, "stopped while measuring");
   if (!task->fatal.ok()) return task->fatal;
-  return task->window;
+  return std::move(task->samples);
+}
+
+Result<std::shared_ptr<MeasuredWindow>> Measurer::assemble(const OrderWindow& window, std::vector<MeasuredSample> own,
+                                                           std::span<const SampleLengths> told) const {
+  return assemble_window(window, std::move(own), told, settings_.output, *model_);
 }
 
 void Measurer::measure_sample(const std::shared_ptr<Task>& task, std::size_t index) {
   if (task->stop.stop_requested()) return;
-  MeasuredSample& sample = task->window->samples[index];
+  MeasuredSample& sample = task->samples[index];
   std::vector<MediaRef> media;
   Status status = read_row(sample, media);
   if (status.ok()) {
@@ -78,6 +98,7 @@ Status Measurer::read_row(MeasuredSample& sample, std::vector<MediaRef>& media) 
   RowNotes notes;
   STOKER_CHECKED(read_sample(line, dataset_.media_root(sample.entry.source), dataset_.rows(sample.entry.source),
                              settings_.output, *model_, sample, row, &notes));
+  key_pictures(row.media, settings_.storage, sample);
   if (options_.on_row) options_.on_row(sample.order_index, row, notes);
   media = std::move(row.media);
   return {};
@@ -86,7 +107,7 @@ Status Measurer::read_row(MeasuredSample& sample, std::vector<MediaRef>& media) 
 void Measurer::measure_image(const std::shared_ptr<Task>& task, std::size_t index, std::size_t image,
                              const PictureRef& picture) {
   const MediaRef& media = *picture.media;
-  MeasuredSample& sample = task->window->samples[index];
+  MeasuredSample& sample = task->samples[index];
   MeasuredImage& measured = sample.picture(image);
   const HeaderReads headers = headers_of(sample);
   if (headers == HeaderReads::kAll) {
@@ -105,18 +126,55 @@ void Measurer::measure_image(const std::shared_ptr<Task>& task, std::size_t inde
   } else if (measured.is_inline) {
     part_done(task, index, static_cast<std::int32_t>(image),
               measure_inline(settings_.output, *model_, *picture.reference, measured));
-  } else if (const auto known = known_size(measured.url)) {
+  } else if (const auto known = known_size(measured.key)) {
     part_done(task, index, static_cast<std::int32_t>(image), apply_size(measured, *known, false));
   } else if (headers == HeaderReads::kNone) {
     part_done(task, index, static_cast<std::int32_t>(image), {});
   } else {
-    fetch_header(task, index, image, Buffer(), first_read(sample));
+    read_once(task, index, image);
+  }
+}
+
+void Measurer::read_once(const std::shared_ptr<Task>& task, std::size_t index, std::size_t image) {
+  MeasuredImage& measured = task->samples[index].picture(image);
+  std::optional<Result<Known>> got;
+  {
+    MutexLock lock(task->mu);
+    const auto [read, is_first] = task->reads.try_emplace(measured.key);
+    if (!is_first && !read->second.got) {
+      read->second.waiting.push_back({index, image});
+      return;
+    }
+    got = read->second.got;
+    measured.whole = read->second.whole;
+  }
+  if (!got) return fetch_header(task, index, image, Buffer(), first_read(task->samples[index]));
+  part_done(task, index, static_cast<std::int32_t>(image),
+            got->ok() ? apply_size(measured, **got, false) : got->status());
+}
+
+void Measurer::read_ended(const std::shared_ptr<Task>& task, std::size_t index, std::size_t image,
+                          const Result<Known>& got) {
+  std::vector<PictureAt> all;
+  {
+    MutexLock lock(task->mu);
+    if (const auto read = task->reads.find(task->samples[index].picture(image).key); read != task->reads.end()) {
+      read->second.got = got;
+      read->second.whole = task->samples[index].picture(image).whole;
+      all.swap(read->second.waiting);
+      for (const PictureAt& at : all) task->samples[at.sample].picture(at.picture).whole = read->second.whole;
+    }
+  }
+  all.push_back({index, image});
+  for (const PictureAt& at : all) {
+    part_done(task, at.sample, static_cast<std::int32_t>(at.picture),
+              got.ok() ? apply_size(task->samples[at.sample].picture(at.picture), *got, false) : got.status());
   }
 }
 
 void Measurer::fetch_header(std::shared_ptr<Task> task, std::size_t index, std::size_t image, Buffer have,
                             std::uint64_t want_end) {
-  const std::string& url = task->window->samples[index].picture(image).url;
+  const std::string& url = task->samples[index].picture(image).url;
   const std::uint64_t offset = have.size();
   probes_.add(1);
   FetchRequest request{.url = url,
@@ -134,26 +192,25 @@ void Measurer::fetch_header(std::shared_ptr<Task> task, std::size_t index, std::
 
 void Measurer::header_arrived(const std::shared_ptr<Task>& task, std::size_t index, std::size_t image,
                               const Buffer& have, Result<FetchedObject> got) {
-  if (!got.ok()) return part_done(task, index, static_cast<std::int32_t>(image), std::move(got).status());
+  if (!got.ok()) return read_ended(task, index, image, std::move(got).status());
   probe_bytes_.add(static_cast<std::int64_t>(got->bytes.size()));
   Buffer prefix(have.size() + got->bytes.size());
   if (have.size() > 0) std::memcpy(prefix.data(), have.data(), have.size());
   if (got->bytes.size() > 0) std::memcpy(prefix.data() + have.size(), got->bytes.data(), got->bytes.size());
   auto probed = probe(prefix.bytes(), got->total_bytes, settings_.output.image.limits);
-  if (!probed.ok()) return part_done(task, index, static_cast<std::int32_t>(image), std::move(probed).status());
+  if (!probed.ok()) return read_ended(task, index, image, std::move(probed).status());
   if (!probed->info) {
     if (probed->need_end <= prefix.size()) {
-      return part_done(task, index, static_cast<std::int32_t>(image),
-                       Status(Reason::kInternal, "a header probe asked for what it has"));
+      return read_ended(task, index, image, Status(Reason::kInternal, "a header probe asked for what it has"));
     }
     return fetch_header(task, index, image, std::move(prefix), probed->need_end);
   }
-  MeasuredSample& sample = task->window->samples[index];
+  MeasuredSample& sample = task->samples[index];
   note_prefix(sample, sample.picture(image), std::move(prefix), got->total_bytes, have.size() == 0);
   if (!probed->is_complete() && settings_.output.image.is_exif_applied) {
     return fetch_tail(task, index, image, *probed, got->total_bytes, std::move(got->etag));
   }
-  header_known(task, index, image, *probed->info, got->total_bytes, std::move(got->etag));
+  header_known(task, index, image, *probed->info, got->total_bytes, got->etag);
 }
 
 void Measurer::note_prefix(MeasuredSample& sample, MeasuredImage& image, Buffer prefix, std::uint64_t total_bytes,
@@ -185,7 +242,7 @@ std::uint64_t Measurer::first_read(const MeasuredSample& sample) const {
 void Measurer::fetch_tail(const std::shared_ptr<Task>& task, std::size_t index, std::size_t image, const Probe& probed,
                           std::uint64_t object_bytes, std::string etag) {
   probes_.add(1);
-  FetchRequest request{.url = task->window->samples[index].picture(image).url,
+  FetchRequest request{.url = task->samples[index].picture(image).url,
                        .offset = probed.need_begin,
                        .length = probed.need_end - probed.need_begin,
                        .priority = task->priority,
@@ -194,35 +251,32 @@ void Measurer::fetch_tail(const std::shared_ptr<Task>& task, std::size_t index, 
                        .is_media = true};
   fetcher_.submit(std::move(request),
                   [this, task, index, image, probed, object_bytes, etag = std::move(etag)](Result<FetchedObject> got) {
-                    if (!got.ok())
-                      return part_done(task, index, static_cast<std::int32_t>(image), std::move(got).status());
+                    if (!got.ok()) return read_ended(task, index, image, std::move(got).status());
                     probe_bytes_.add(static_cast<std::int64_t>(got->bytes.size()));
                     header_known(task, index, image, finish_probe(probed, got->bytes.bytes()), object_bytes, etag);
                   });
 }
 
 void Measurer::header_known(const std::shared_ptr<Task>& task, std::size_t index, std::size_t image,
-                            const ImageInfo& info, std::uint64_t object_bytes, std::string etag) {
-  constexpr std::size_t kLongestTag = 256;  // foreign text; a longer one says nothing
-  if (etag.size() > kLongestTag) etag.clear();
-  MeasuredImage& measured = task->window->samples[index].picture(image);
-  const Known known{upright_size(info, settings_.output.image), object_bytes, std::move(etag)};
+                            const ImageInfo& info, std::uint64_t object_bytes, std::string_view etag) {
+  const MeasuredImage& measured = task->samples[index].picture(image);
+  const Known known{upright_size(info, settings_.output.image), object_bytes, tag_hash(etag)};
   if (measured.is_size_from_row && measured.upright != known.upright) {
-    return part_done(task, index, static_cast<std::int32_t>(image), size_mismatch(measured, known.upright));
+    return read_ended(task, index, image, size_mismatch(measured, known.upright));
   }
-  remember_size(measured.url, known);
-  part_done(task, index, static_cast<std::int32_t>(image), apply_size(measured, known, false));
+  remember_size(measured.key, known);
+  read_ended(task, index, image, known);
 }
 
 Status Measurer::apply_size(MeasuredImage& image, const Known& known, bool is_from_row) const {
-  image.etag = known.etag;
+  image.tag = known.tag;
   image.object_bytes = known.object_bytes;
   image.is_size_from_row = image.is_size_from_row || is_from_row;
   return plan_measured(settings_.output, *model_, known.upright, image);
 }
 
 void Measurer::part_done(const std::shared_ptr<Task>& task, std::size_t index, std::int32_t image, Status status) {
-  MeasuredSample& sample = task->window->samples[index];
+  MeasuredSample& sample = task->samples[index];
   if (!status.ok() && status.code() != Code::kBadSample) return failed(*task, std::move(status));
   if (!status.ok()) {
     MutexLock lock(task->mu);
@@ -243,7 +297,7 @@ void Measurer::part_done(const std::shared_ptr<Task>& task, std::size_t index, s
 }
 
 void Measurer::close_sample(Task& task, std::size_t index) {
-  MeasuredSample& sample = task.window->samples[index];
+  MeasuredSample& sample = task.samples[index];
   if (sample.bad.ok()) {
     Status finished = finish_measured(settings_.output, *model_, sample);
     if (!finished.ok() && finished.code() != Code::kBadSample) return failed(task, std::move(finished));
@@ -266,16 +320,16 @@ HeaderReads Measurer::headers_of(const MeasuredSample& sample) const {
   return options_.headers ? options_.headers(sample.order_index) : HeaderReads::kAsNeeded;
 }
 
-std::optional<Measurer::Known> Measurer::known_size(const std::string& url) const {
+std::optional<Measurer::Known> Measurer::known_size(const Hash128& key) const {
   MutexLock lock(mu_);
-  const auto found = known_.find(url);
+  const auto found = known_.find(key);
   return found == known_.end() ? std::nullopt : std::optional(found->second);
 }
 
-void Measurer::remember_size(const std::string& url, const Known& known) {
+void Measurer::remember_size(const Hash128& key, const Known& known) {
   MutexLock lock(mu_);
   if (known_.size() >= options_.max_known_sizes) known_.clear();
-  known_.emplace(url, known);
+  known_.emplace(key, known);
 }
 
 }  // namespace stoker

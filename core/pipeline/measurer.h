@@ -4,11 +4,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <stop_token>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
+#include "base/hash.h"
 #include "base/mutex.h"
 #include "base/result.h"
 #include "exec/worker_pool.h"
@@ -40,7 +43,7 @@ struct MeasureOptions {
   std::function<void(std::uint64_t order_index, const Sample& row, const RowNotes& notes)> on_row = {};
   /// Of small objects that came whole with their headers, so that they need not be read again.
   std::size_t max_whole_bytes = 0;
-  std::size_t max_known_sizes = 1'000'000;  ///< remembered by URL: about 250 bytes each
+  std::size_t max_known_sizes = 1'000'000;  ///< remembered: about 80 bytes each
 };
 
 /// Finds out what planning needs to know of a window's samples, without pixels: rows are read, parsed and tokenised on
@@ -58,6 +61,13 @@ class Measurer {
   /// @return What ended the run (FETCH_*, OUTAGE, MANIFEST, STOPPED, INTERNAL), never a bad sample.
   Result<std::shared_ptr<MeasuredWindow>> measure(const OrderWindow& window, std::uint64_t priority,
                                                   std::stop_token stop);
+  /// Measures some places of the order, such as one rank's share of a window: lengths_of makes of them what other ranks
+  /// need, assemble() the window. @return As measure(); in the order of `places`.
+  Result<std::vector<MeasuredSample>> measure_part(std::span<const OrderWindow::Place> places, std::uint64_t priority,
+                                                   std::stop_token stop);
+  /// As assemble_window: a window from what was measured here and what other ranks told.
+  Result<std::shared_ptr<MeasuredWindow>> assemble(const OrderWindow& window, std::vector<MeasuredSample> own,
+                                                   std::span<const SampleLengths> told) const;
 
   std::int64_t n_probes() const { return probes_.get(); }            ///< ranged header reads sent
   std::int64_t n_probe_bytes() const { return probe_bytes_.get(); }  ///< bytes they brought
@@ -68,9 +78,12 @@ class Measurer {
   struct Known {
     qwen_vl::SizePx upright;
     std::uint64_t object_bytes = 0;
-    std::string etag = {};
+    std::uint64_t tag = 0;
   };
   struct Task;
+  struct PictureAt {
+    std::size_t sample = 0, picture = 0;
+  };
 
   void measure_sample(const std::shared_ptr<Task>& task, std::size_t index);
   Status read_row(MeasuredSample& sample, std::vector<MediaRef>& media) const;
@@ -88,14 +101,18 @@ class Measurer {
   void fetch_tail(const std::shared_ptr<Task>& task, std::size_t index, std::size_t image, const Probe& probed,
                   std::uint64_t object_bytes, std::string etag);
   void header_known(const std::shared_ptr<Task>& task, std::size_t index, std::size_t image, const ImageInfo& info,
-                    std::uint64_t object_bytes, std::string etag);
+                    std::uint64_t object_bytes, std::string_view etag);
+  /// Reads a header, unless another mention of the object in this task does or did so: then its result counts here too.
+  void read_once(const std::shared_ptr<Task>& task, std::size_t index, std::size_t image);
+  /// What a header read gave, for all mentions that wait for it.
+  void read_ended(const std::shared_ptr<Task>& task, std::size_t index, std::size_t image, const Result<Known>& got);
   Status apply_size(MeasuredImage& image, const Known& known, bool is_from_row) const;
   HeaderReads headers_of(const MeasuredSample& sample) const;
   void part_done(const std::shared_ptr<Task>& task, std::size_t index, std::int32_t image, Status status);
   void close_sample(Task& task, std::size_t index);
   static void failed(Task& task, Status status);
-  std::optional<Known> known_size(const std::string& url) const STOKER_EXCLUDES(mu_);
-  void remember_size(const std::string& url, const Known& known) STOKER_EXCLUDES(mu_);
+  std::optional<Known> known_size(const Hash128& key) const STOKER_EXCLUDES(mu_);
+  void remember_size(const Hash128& key, const Known& known) STOKER_EXCLUDES(mu_);
 
   const LoaderSettings& settings_;
   const Dataset& dataset_;
@@ -112,8 +129,8 @@ class Measurer {
   const std::shared_ptr<std::atomic<std::size_t>> whole_allowance_;
 
   mutable Mutex mu_;
-  std::vector<HeaderSize> header_sizes_ STOKER_GUARDED_BY(mu_);          // by source
-  std::unordered_map<std::string, Known> known_ STOKER_GUARDED_BY(mu_);  // bounded: emptied when full
+  std::vector<HeaderSize> header_sizes_ STOKER_GUARDED_BY(mu_);      // by source
+  std::unordered_map<Hash128, Known> known_ STOKER_GUARDED_BY(mu_);  // bounded: emptied when full
 };
 
 }  // namespace stoker

@@ -67,6 +67,7 @@ PackJob::PackJob(PackTask task, const PackSettings& settings, std::shared_ptr<co
       view_(block_->data(), PackLayout(planned_)),
       parts_left_(0),
       is_kept_(task_.members.size(), true) {
+  task_.completed.resize(task_.members.size());
   SampleExtent at;
   for (std::size_t i = 0; i < task_.members.size(); ++i) {
     const MeasuredSample& sample = task_.sample(i);
@@ -200,7 +201,7 @@ void PackJob::finish() {
   {
     MutexLock lock(mu_);  // nobody else is left; for the analysis
     for (std::size_t i = 0; i < task_.members.size(); ++i)
-      counts.target_tokens += is_kept_[i] ? task_.sample(i).text.n_trained : 0;
+      counts.target_tokens += is_kept_[i] ? task_.sample(i).n_trained : 0;
     shape = complete();
     std::sort(bad_.begin(), bad_.end(),
               [](const Bad& a, const Bad& b) { return a.entry.order_index < b.entry.order_index; });

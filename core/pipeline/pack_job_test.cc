@@ -48,8 +48,10 @@ MeasuredSample sample_of(std::uint64_t order_index, int n_text, int n_images, in
   out.text.is_trained.assign(out.text.ids.size(), 0);
   out.text.is_trained.back() = out.text.ids.size() > 1 ? 1 : 0;
   out.text.n_trained = out.text.is_trained.back();
+  out.n_trained = out.text.n_trained;
   out.text.n_images = n_images;
   out.text.n_clip_pads = n_clips;
+  out.n_ids = static_cast<std::int64_t>(out.text.ids.size());
   out.tokens = static_cast<std::int64_t>(out.text.ids.size());
   for (const MeasuredImage& image : out.images) out.tokens += image.plan.n_tokens - 1;
   for (const MeasuredClip& clip : out.clips) out.tokens += clip.plan.n_tokens - clip.plan.n_pads;

@@ -20,10 +20,14 @@ struct PackTask {
   bool is_last_of_step = false;
   PlanState state_before;  ///< of the whole step
   PlanState state_after;
+  /// (members) Those that had no text, with it; null: as in the window. Empty before admission.
+  std::vector<std::shared_ptr<const MeasuredSample>> completed;
   std::vector<LedgerEntry> planned_around;  ///< bad samples that measuring found since the last pack, for the ledger
   std::uint64_t priority = 0;
 
-  const MeasuredSample& sample(std::size_t i) const { return window->samples[members[i]]; }
+  const MeasuredSample& sample(std::size_t i) const {
+    return !completed.empty() && completed[i] ? *completed[i] : window->samples[members[i]];
+  }
 };
 
 /// A finished pack with what delivery needs to know.

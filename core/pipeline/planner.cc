@@ -19,8 +19,7 @@ std::vector<PlanSample> plan_samples(const MeasuredWindow& window, const CostMod
   std::vector<PlanSample> out;
   out.reserve(window.samples.size());
   for (const MeasuredSample& s : window.samples) {
-    PlanSample p{
-        .order_index = s.order_index, .tokens = s.tokens, .target_tokens = s.text.n_trained, .usable = s.bad.ok()};
+    PlanSample p{.order_index = s.order_index, .tokens = s.tokens, .target_tokens = s.n_trained, .usable = s.bad.ok()};
     if (p.usable) {
       p.images = static_cast<std::int32_t>(s.images.size());
       p.videos = static_cast<std::int32_t>(s.clips.size());

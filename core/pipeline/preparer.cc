@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "base/mutex.h"
+#include "pipeline/lengths_steps.h"
 #include "pipeline/sample_steps.h"
 #include "plan/padding.h"
 
@@ -139,23 +140,34 @@ Status Preparer::admit(PackTask task, std::stop_token stop) {
   // Everything is read off the task before its last part can finish the job.
   const std::size_t n_samples = job->task().members.size();
   for (std::size_t i = 0; i < n_samples; ++i) {
-    const std::size_t n_pictures = job->task().sample(i).n_pictures();
-    std::vector<std::size_t> inlined;
-    for (std::size_t k = 0; k < n_pictures; ++k) {
-      if (job->task().sample(i).picture(k).is_inline) {
-        inlined.push_back(k);
-      } else if (job->task().sample(i).picture(k).whole) {
-        use_whole(job, i, k);
-      } else {
-        ask_for_room(job, i, k, expected_bytes(job->task().sample(i).picture(k)), stop);
-      }
+    if (job->task().sample(i).has_text) {
+      start_sample(job, i, stop);
+      continue;
     }
-    if (!inlined.empty()) read_row_pictures(job, i, std::move(inlined));
-  }
-  for (std::size_t i = 0; i < n_samples; ++i) {
-    workers_.submit(priority, [job, i](int) { job->write_text(i); });
+    workers_.submit(priority, [this, job, i, stop](int) {
+      auto completed = complete_sample(settings_, dataset_, *model_, job->task().sample(i));
+      if (!completed.ok()) return fatal_(std::move(completed).status());
+      job->take_completed(i, std::make_shared<const MeasuredSample>(std::move(completed).value()));
+      start_sample(job, i, stop);
+    });
   }
   return {};
+}
+
+void Preparer::start_sample(const std::shared_ptr<PackJob>& job, std::size_t i, std::stop_token stop) {
+  const MeasuredSample& sample = job->task().sample(i);
+  std::vector<std::size_t> inlined;
+  for (std::size_t k = 0; k < sample.n_pictures(); ++k) {
+    if (sample.picture(k).is_inline) {
+      inlined.push_back(k);
+    } else if (sample.picture(k).whole) {
+      use_whole(job, i, k);
+    } else {
+      ask_for_room(job, i, k, expected_bytes(sample.picture(k)), stop);
+    }
+  }
+  if (!inlined.empty()) read_row_pictures(job, i, std::move(inlined));
+  workers_.submit(job->task().priority, [job, i](int) { job->write_text(i); });
 }
 
 void Preparer::ask_for_room(const std::shared_ptr<PackJob>& job, std::size_t i, std::size_t k, std::size_t n_bytes,

@@ -73,6 +73,8 @@ class Preparer {
     PatchDecoder decoder;
     std::vector<std::uint8_t> frame_patches;
   };
+  /// Begins the work on a sample whose text is there.
+  void start_sample(const std::shared_ptr<PackJob>& job, std::size_t i, std::stop_token stop);
   void ask_for_room(const std::shared_ptr<PackJob>& job, std::size_t i, std::size_t k, std::size_t n_bytes,
                     std::stop_token stop);
   void fetch_picture(const std::shared_ptr<PackJob>& job, std::size_t i, std::size_t k, Lease lease,

@@ -175,27 +175,23 @@ namespace {
 
 /// Ends the conversation at the last place where it fits. @return Whether there is one.
 bool truncate_turns(std::int64_t limit, const qwen_vl::SampleMedia& media, MeasuredSample& sample) {
-  for (auto cut = sample.text.cuts.rbegin(); cut != sample.text.cuts.rend(); ++cut) {
-    qwen_vl::SampleText shorter = sample.text;
-    shorter.ids.resize(static_cast<std::size_t>(cut->n_ids));
-    shorter.is_trained.resize(static_cast<std::size_t>(cut->n_ids));
-    if (!shorter.loss_weights.empty()) shorter.loss_weights.resize(static_cast<std::size_t>(cut->n_ids));
-    shorter.n_images = cut->n_images;
-    shorter.n_clip_pads = cut->n_clip_pads;
-    shorter.n_trained = cut->n_trained;
-    const auto n_images = static_cast<std::size_t>(cut->n_images);
+  const std::vector<qwen_vl::SampleText::Cut>& cuts = sample.text.cuts;
+  for (std::size_t k = cuts.size(); k-- > 0;) {
+    const qwen_vl::SampleText::Cut cut = cuts[k];
+    const auto n_images = static_cast<std::size_t>(cut.n_images);
     std::size_t n_clips = 0;
-    for (std::int32_t pads = 0; pads < cut->n_clip_pads && n_clips < media.clips.size(); ++n_clips) {
+    for (std::int32_t pads = 0; pads < cut.n_clip_pads && n_clips < media.clips.size(); ++n_clips) {
       pads += media.clips[n_clips].n_pads;
     }
     const std::int64_t tokens =
-        qwen_vl::expanded_length(shorter, {media.images.first(n_images), media.clips.first(n_clips)});
-    if (tokens > limit || cut->n_trained == 0) continue;
-    shorter.cuts.resize(static_cast<std::size_t>(sample.text.cuts.rend() - cut));
-    sample.text = std::move(shorter);
+        qwen_vl::expanded_length(cut.n_ids, {media.images.first(n_images), media.clips.first(n_clips)});
+    if (tokens > limit || cut.n_trained == 0) continue;
+    if (sample.has_text) cut_text(sample.text, k);
     sample.images.resize(n_images);
     sample.clips.resize(n_clips);
     sample.tokens = tokens;
+    sample.n_ids = cut.n_ids;
+    sample.n_trained = cut.n_trained;
     sample.is_truncated = true;
     return true;
   }
@@ -203,6 +199,18 @@ bool truncate_turns(std::int64_t limit, const qwen_vl::SampleMedia& media, Measu
 }
 
 }  // namespace
+
+void cut_text(qwen_vl::SampleText& text, std::size_t k) {
+  const qwen_vl::SampleText::Cut cut = text.cuts[k];
+  const auto n_ids = static_cast<std::size_t>(cut.n_ids);
+  text.ids.resize(n_ids);
+  text.is_trained.resize(n_ids);
+  if (!text.loss_weights.empty()) text.loss_weights.resize(n_ids);
+  text.n_images = cut.n_images;
+  text.n_clip_pads = cut.n_clip_pads;
+  text.n_trained = cut.n_trained;
+  text.cuts.resize(k + 1);
+}
 
 Status plan_clip(const qwen_vl::QwenVl& model, MeasuredClip& clip, std::string& bad_media) {
   const MeasuredImage& first = clip.frames.front();
@@ -255,6 +263,10 @@ Status finish_text(const qwen_vl::QwenVl& model, MeasuredSample& sample, ShownTe
 Status finish_measured(const OutputSettings& output, const qwen_vl::QwenVl& model, MeasuredSample& sample,
                        ShownText* shown) {
   STOKER_CHECKED(finish_text(model, sample, shown));
+  if (sample.has_text) {
+    sample.n_ids = static_cast<std::int64_t>(sample.text.ids.size());
+    sample.n_trained = sample.text.n_trained;
+  }
   std::vector<qwen_vl::ImagePlan> plans;
   std::vector<qwen_vl::ClipPlan> clips;
   std::int64_t visual = 0;
@@ -272,7 +284,7 @@ Status finish_measured(const OutputSettings& output, const qwen_vl::QwenVl& mode
     clips.push_back(clip.plan);
     visual += clip.plan.n_tokens;
   }
-  sample.tokens = qwen_vl::expanded_length(sample.text, {plans, clips});
+  sample.tokens = qwen_vl::expanded_length(sample.n_ids, {plans, clips});
   const std::int64_t limit = output.pack.tokens_per_pack;
   if (sample.tokens <= limit) return {};
   if (output.over_long == OverLong::kTruncateTurns && truncate_turns(limit, {plans, clips}, sample)) return {};
@@ -292,9 +304,7 @@ Status size_mismatch(const MeasuredImage& planned, qwen_vl::SizePx found) {
 }
 
 bool has_changed(const MeasuredImage& planned, std::string_view etag) {
-  // A weak tag and a strong one of the same text stand for the same object (RFC 9110, 8.8.3.2).
-  const auto opaque = [](std::string_view tag) { return tag.starts_with("W/") ? tag.substr(2) : tag; };
-  return !planned.etag.empty() && !etag.empty() && opaque(planned.etag) != opaque(etag);
+  return planned.tag != 0 && !etag.empty() && planned.tag != tag_hash(etag);
 }
 
 namespace {

@@ -75,6 +75,9 @@ qwen_vl::SizePx upright_size(const ImageInfo& info, const ImageOptions& options)
 Status plan_measured(const OutputSettings& output, const qwen_vl::QwenVl& model, qwen_vl::SizePx upright,
                      MeasuredImage& image);
 
+/// Ends a text at one of its cuts.
+void cut_text(qwen_vl::SampleText& text, std::size_t k);
+
 /// Plans a clip whose frames are all measured. @return CLIP_FRAMES, IMG_ASPECT, IMG_SIZE; `bad_media` names the frame.
 Status plan_clip(const qwen_vl::QwenVl& model, MeasuredClip& clip, std::string& bad_media);
 
@@ -85,8 +88,9 @@ Status plan_clip(const qwen_vl::QwenVl& model, MeasuredClip& clip, std::string& 
 Status finish_text(const qwen_vl::QwenVl& model, MeasuredSample& sample, ShownText* shown = nullptr);
 
 /// Once every picture is measured: finishes the text, plans the clips, then the sample's length; at least that, where a
-/// size is not known. With OverLong::kTruncateTurns a sample that is too long ends behind the last trained turn that
-/// fits; the media of what is cut away are forgotten. @return SEQ_TOO_LONG, and as finish_text and plan_clip.
+/// size is not known. Of a sample without text `n_ids`, `n_trained` and the cuts are given. With
+/// OverLong::kTruncateTurns a sample that is too long ends behind the last trained turn that fits; the media of what is
+/// cut away are forgotten. @return SEQ_TOO_LONG, and as finish_text and plan_clip.
 Status finish_measured(const OutputSettings& output, const qwen_vl::QwenVl& model, MeasuredSample& sample,
                        ShownText* shown = nullptr);
 

@@ -62,6 +62,8 @@ struct SizeRequest {
   std::int64_t max_pixels = 0;
   std::int64_t total_pixels = 0;  ///< clips of qwen-vl-utils only
   SizePx resized;
+
+  bool operator==(const SizeRequest&) const = default;
 };
 
 /// What qwen-vl-utils makes of a picture, or of each frame of a list: at most two resizes, one after another.

@@ -76,8 +76,8 @@ class Writer {
 
 }  // namespace
 
-std::int64_t expanded_length(const SampleText& text, const SampleMedia& media) {
-  auto n = static_cast<std::int64_t>(text.ids.size());
+std::int64_t expanded_length(std::int64_t n_ids, const SampleMedia& media) {
+  std::int64_t n = n_ids;
   for (const ImagePlan& image : media.images) n += image.n_tokens - 1;
   for (const ClipPlan& clip : media.clips) n += clip.n_tokens - clip.n_pads;
   return n;

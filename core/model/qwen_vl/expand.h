@@ -39,8 +39,11 @@ struct NextPosition {
   std::int64_t mrope = 0;  ///< t, h and w alike
 };
 
-/// Tokens of a sample with its placeholders expanded.
-std::int64_t expanded_length(const SampleText& text, const SampleMedia& media);
+/// Tokens of a sample with its placeholders expanded. @param n_ids  Before that.
+std::int64_t expanded_length(std::int64_t n_ids, const SampleMedia& media);
+inline std::int64_t expanded_length(const SampleText& text, const SampleMedia& media) {
+  return expanded_length(static_cast<std::int64_t>(text.ids.size()), media);
+}
 
 /// Writes ids, labels (-100 where not trained, never on a placeholder), positions of one sample, its first at 0, and
 /// the weights of the labels (0 where there is none).
