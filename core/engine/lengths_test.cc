@@ -82,6 +82,7 @@ class LengthsTest : public ::testing::Test {
     settings_.output.shuffle = Shuffle::kNone;
     settings_.output.pack = {.tokens_per_pack = 224, .packs_per_step = 1};
     settings_.output.over_long = OverLong::kTruncateTurns;
+    settings_.output.window_samples = kNumRows;
     settings_.speed.cpu_threads = 2;
     model_ = load_model(settings_).value();
     fetcher_ = Fetcher::create(fetch_settings(settings_)).value();

@@ -34,7 +34,9 @@ class PackJob {
   std::int64_t n_parts() const;
 
   /// Sample `i` with its text and URLs, before any part of it. Threads: one for each `i`.
-  void take_completed(std::size_t i, std::shared_ptr<const MeasuredSample> sample) { task_.completed[i] = std::move(sample); }
+  void take_completed(std::size_t i, std::shared_ptr<const MeasuredSample> sample) {
+    task_.completed[i] = std::move(sample);
+  }
   /// Writes the ids, labels, positions and grids of sample `i` and counts as its text part.
   void write_text(std::size_t i);
   /// Where image `k` of sample `i` goes: (n_patches, 3, p, p) uint8.
