@@ -13,6 +13,7 @@
 
 #include "bind.h"
 #include "engine/forecaster.h"
+#include "engine/indexer.h"
 #include "report_dict.h"
 
 namespace nb = nanobind;
@@ -116,6 +117,33 @@ nb::dict forecast_dict(const ForecastReport& r) {
   return out;
 }
 
+nb::dict index_dict(const IndexReport& r) {
+  nb::dict out;
+  out["rows"] = r.n_rows;
+  out["rows_in_all"] = r.n_rows_in_all;
+  add_rejected(out, r.rejected);
+  nb::dict media;
+  media["images"] = r.n_images;
+  media["clips"] = r.n_clips;
+  media["without_size"] = r.n_unsized;
+  media["rejected_by_code"] = counts_dict(r.media_rejected);
+  out["media"] = media;
+  out["rows_with_length"] = r.n_lengths;
+  out["tokens"] = histogram_dict(r.tokens);
+  out["target_tokens"] = histogram_dict(r.target_tokens);
+  out["patches"] = histogram_dict(r.patches);
+  out["media_per_row"] = histogram_dict(r.images);
+  out["pixels"] = histogram_dict(r.image_pixels);
+  out["gflop"] = histogram_dict(r.cost);
+  out["gflop_language"] = r.cost_language;
+  out["gflop_vision"] = r.cost_vision;
+  nb::list longer;
+  for (const auto& [length, n] : r.n_longer_than) longer.append(nb::make_tuple(length, n));
+  out["longer_than"] = longer;
+  out["elapsed_s"] = r.elapsed_s;
+  return out;
+}
+
 template <typename Facade>
 bool done_within(Facade& self, int milliseconds) {
   auto done = [&] {
@@ -146,6 +174,21 @@ void bind_forecast(nb::module_& m) {
       .def("progress", &Forecaster::progress)
       .def("report", [](const Forecaster& self) { return forecast_dict(self.report()); })
       .def("stop", &Forecaster::stop, nb::call_guard<nb::gil_scoped_release>());
+  nb::class_<Indexer>(m, "CoreIndexer")
+      .def_static(
+          "create",
+          [](const LoaderSettings& settings, bool reads_headers, std::string ledger, int n_examples,
+             std::vector<std::int64_t> pack_lengths) {
+            return value_or_throw(Indexer::create(settings, {.reads_headers = reads_headers,
+                                                             .ledger = std::move(ledger),
+                                                             .n_examples = n_examples,
+                                                             .pack_lengths = std::move(pack_lengths)}));
+          },
+          "settings"_a, nb::kw_only(), "reads_headers"_a, "ledger"_a, "n_examples"_a, "pack_lengths"_a)
+      .def("wait_within", &done_within<Indexer>, "milliseconds"_a)
+      .def("progress", &Indexer::progress)
+      .def("report", [](const Indexer& self) { return index_dict(self.report()); })
+      .def("stop", &Indexer::stop, nb::call_guard<nb::gil_scoped_release>());
 }
 
 }  // namespace stoker

@@ -9,7 +9,6 @@
 namespace stoker {
 namespace {
 
-constexpr std::uint64_t kWindowRows = 1024;
 constexpr std::size_t kMostShapes = 64;
 constexpr const char* kOtherShapes = "(other shapes)";
 
@@ -53,6 +52,7 @@ Status Checker::work(std::stop_token stop) {
     MutexLock lock(mu_);
     report_.n_rows_in_all = n_rows;
   }
+  const auto per_window = static_cast<std::uint64_t>(walk_.settings().output.window_samples);
   RejectedRowCounter rejected(options_.ledger, options_.n_examples);
   Mutex facts_mu;
   // Facts of the windows under way. A window's rows write to places of their own.
@@ -60,13 +60,13 @@ Status Checker::work(std::stop_token stop) {
   const auto facts_of = [&](std::uint64_t window) -> std::vector<RowFacts>& {
     MutexLock lock(facts_mu);
     std::vector<RowFacts>& rows = facts[window];
-    rows.resize(kWindowRows);
+    rows.resize(per_window);
     return rows;
   };
   MeasureOptions options{.headers = [this](std::uint64_t row) { return headers_of(row); },
                          .on_row =
                              [&](std::uint64_t order_index, const Sample& row, const RowNotes& notes) {
-                               facts_of(order_index / kWindowRows)[order_index % kWindowRows].shape =
+                               facts_of(order_index / per_window)[order_index % per_window].shape =
                                    shape_of(row, notes);
                              },
                          .max_known_sizes = 65536};
@@ -76,7 +76,7 @@ Status Checker::work(std::stop_token stop) {
     facts.erase(window.window);
     return true;
   };
-  return walk_.each_window(n_rows, kWindowRows, std::move(options), visit, std::move(stop));
+  return walk_.each_window(std::move(options), visit, std::move(stop));
 }
 
 HeaderReads Checker::headers_of(std::uint64_t row) const {

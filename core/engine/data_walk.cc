@@ -13,6 +13,7 @@ namespace stoker {
 LoaderSettings each_row_once(LoaderSettings settings) {
   settings.output.shuffle = Shuffle::kNone;
   settings.output.epochs = 1;
+  settings.output.window_samples = 1024;
   for (DataSettings& data : settings.output.data) data.share = {};
   return settings;
 }
@@ -61,14 +62,13 @@ Fetcher& DataWalk::fetcher() {
   return *fetcher_;
 }
 
-Status DataWalk::each_window(std::uint64_t n_positions, std::uint64_t per_window, MeasureOptions options,
-                             const Visit& visit, std::stop_token stop) {
+Status DataWalk::each_window(MeasureOptions options, const Visit& visit, std::stop_token stop) {
   WorkerPool workers(settings_.speed.cpu_threads, "stoker-cpu", clock_);
   std::stop_source walk_stop;
   const std::stop_callback pass_on(stop, [&] { walk_stop.request_stop(); });
   Measurer measurer(settings_, *dataset_, model_, fetcher(), workers, std::move(options));
 
-  const std::uint64_t n_windows = n_positions / per_window + (n_positions % per_window != 0 ? 1 : 0);
+  const std::uint64_t n_windows = dataset_->n_windows();
   std::atomic<std::uint64_t> next_window{0};
   Mutex turn_mu;
   std::condition_variable_any turn_changed;
@@ -78,12 +78,7 @@ Status DataWalk::each_window(std::uint64_t n_positions, std::uint64_t per_window
     become_background_thread("stoker-walk");
     for (std::uint64_t w = next_window++; w < n_windows && !walk_stop.stop_requested(); w = next_window++) {
       auto measured = [&]() -> Result<std::shared_ptr<MeasuredWindow>> {
-        OrderWindow places{.window = w, .places = {}};
-        const std::uint64_t first = w * per_window;
-        for (std::uint64_t i = first; i < first + std::min(per_window, n_positions - first); ++i) {
-          STOKER_TRY(const OrderEntry entry, dataset_->at(i, walk_stop.get_token()));
-          places.places.push_back({i, entry});
-        }
+        STOKER_TRY(const OrderWindow places, dataset_->window(w, walk_stop.get_token()));
         return measurer.measure(places, w, walk_stop.get_token());
       }();
       MutexLock lock(turn_mu);

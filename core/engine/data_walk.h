@@ -20,7 +20,7 @@
 namespace stoker {
 
 /// The settings with an order in which every row comes once, in the order of the manifests, however often it will come
-/// in training.
+/// in training, and windows of a size that fits such a walk.
 LoaderSettings each_row_once(LoaderSettings settings);
 
 /// A data set walked on threads of its own for someone who trains nothing: model and manifests are opened, then
@@ -54,11 +54,10 @@ class DataWalk {
   // For the work, once it runs:
   const Dataset& dataset() const { return *dataset_; }
   const qwen_vl::QwenVl& model() const { return *model_; }
-  /// Measures positions [0, n_positions) in windows of `per_window` (the last may be shorter). Two are under way at a
-  /// time, so that workers have rows while another window's last headers arrive. Afterwards the manifests are held
-  /// against what was indexed. @return What ended it: of a visit, of measuring, STOPPED, MANIFEST.
-  Status each_window(std::uint64_t n_positions, std::uint64_t per_window, MeasureOptions options, const Visit& visit,
-                     std::stop_token stop);
+  /// Measures the order's windows from the first on, to the end of a finite order or until a visit has enough. Two are
+  /// under way at a time, so that workers have rows while another window's last headers arrive. Afterwards the
+  /// manifests are held against what was indexed. @return What ended it: of a visit, of measuring, STOPPED, MANIFEST.
+  Status each_window(MeasureOptions options, const Visit& visit, std::stop_token stop);
 
  private:
   void run(const std::string& thread_name, const Work& work, std::stop_token stop);

@@ -178,7 +178,7 @@ Status Forecaster::work(std::stop_token stop) {
     report_.n_steps = policies.front().n_steps();
     return !has_enough && !(has_step && report_.n_positions >= n_wanted);
   };
-  STOKER_CHECKED(walk_.each_window(n_all, per_window, std::move(measure), visit, std::move(stop)));
+  STOKER_CHECKED(walk_.each_window(std::move(measure), visit, std::move(stop)));
   {
     MutexLock lock(mu_);
     for (Planned& policy : policies) {

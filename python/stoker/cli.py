@@ -271,6 +271,13 @@ _EXAMPLES: dict[Callable[..., None], str] = {
 
         stoker parity train.jsonl --model /models/Qwen3-VL-8B-Instruct --json
     """,
+    plan_commands.index: """
+        stoker index run.yaml
+
+        stoker index run.yaml --no-media --workers 8
+
+        stoker index run.yaml --ledger left-out.jsonl --html statistics.html --json
+    """,
     plan_commands.plan: """
         stoker plan run.yaml --dp-size 8 --dp-size 64
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from stoker.data_commands import STATUS_FOUND, settings_of
 from stoker.errors import InvalidArgumentError
 
-__all__ = ["plan"]
+__all__ = ["index", "plan"]
 
 _Run = Annotated[str, typer.Argument(metavar="RUN.yaml", help="Settings file.")]
 _Json = Annotated[
@@ -103,4 +103,59 @@ def plan(
         if picture is not None:
             console.print(f"picture     {picture}", markup=False, soft_wrap=True)
     if result["data"]["unsized_samples"]:
+        raise typer.Exit(STATUS_FOUND)
+
+
+def index(
+    run: _Run,
+    *,
+    no_media: Annotated[
+        bool, typer.Option("--no-media", help="Leave headers of media out: only line starts and lengths of texts.")
+    ] = False,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, help="CPU threads. Default: speed.cpu_threads.")
+    ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option("--concurrency", min=1, help="Headers in flight. Default: speed.fetch_concurrency.")
+    ] = None,
+    ledger: Annotated[
+        Path | None,
+        typer.Option("--ledger", metavar="FILE", help="Write every row that is left out to this JSONL file."),
+    ] = None,
+    examples: Annotated[int, typer.Option("--examples", min=0, help="Rows left out that are shown of each code.")] = 3,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Also write the statistics as one page.")
+    ] = None,
+    as_json: _Json = False,
+) -> None:
+    """Fill the index of a run ahead, and see what its data are like.
+
+    Finds where every row begins, which takes one scan of each manifest, and keeps it in the index directory, where the
+    run, its other ranks and `stoker plan` find it. Then every row is rendered and tokenised as the run will do it, and
+    headers are read of media whose size the rows do not say.
+
+    Says how long rows are, how large their media, what they cost a trainer, which rows a run would leave out, and
+    which length of packs would suit them.
+
+    Exit status: 0 a run would use every row, 1 it would leave some out, 2 the index could not be made.
+    """
+    from stoker.forecasting.indexing import run_index
+    from stoker.forecasting.progress import telling
+    from stoker.forecasting.statistics import page, show_statistics
+
+    console = Console(stderr=as_json, highlight=False)
+    settings = settings_of(run)
+    speed = {"cpu_threads": workers, "fetch_concurrency": concurrency}
+    settings = settings.replace(speed={name: value for name, value in speed.items() if value is not None})
+    with telling(console) as tell:
+        result = run_index(settings, media=not no_media, ledger=ledger, n_examples=examples, tell=tell)
+    if html is not None:
+        html.write_text(page(result, settings), encoding="utf-8")
+    if as_json:
+        sys.stdout.write(json.dumps(result) + "\n")
+    else:
+        show_statistics(result, settings, console, ledger)
+        if html is not None:
+            console.print(f"page        {html}", markup=False, soft_wrap=True)
+    if result["rejected"]:
         raise typer.Exit(STATUS_FOUND)
