@@ -128,8 +128,8 @@ Status Checker::merge(const MeasuredWindow& window, std::span<const RowFacts> fa
       seen.n_patches += clip.plan.n_patches();
     }
     if (is_length_known) seen.tokens.add(sample.tokens);
-    seen.text_tokens.add(static_cast<std::int64_t>(sample.text.ids.size()));
-    seen.target_tokens.add(sample.text.n_trained);
+    seen.text_tokens.add(sample.n_ids);
+    seen.target_tokens.add(sample.n_trained);
   }
   STOKER_CHECKED(rejected.add(window, walk_.dataset()));
 
