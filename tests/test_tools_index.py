@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -16,10 +17,12 @@ import numpy as np
 import pytest
 import yaml
 from loader_data import DataSet, engine_threads, eventually, good_data, settings_for, small_model
+from rich.console import Console
 from stoker import Settings, prepare
 from stoker.cli import app
 from stoker.errors import BadSampleError
 from stoker.forecasting.indexing import suggestion
+from stoker.forecasting.progress import telling
 from typer.testing import CliRunner, Result
 
 
@@ -193,3 +196,26 @@ def test_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
     assert process.returncode == 130, err
     assert b"interrupted" in err
     assert time.monotonic() - began < 2.5 + float(os.environ.get("STOKER_TEST_SLACK_S", "0"))
+
+
+def test_progress_says_rate_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("stoker.forecasting.progress.time.monotonic", lambda: now[0])
+    out = io.StringIO()
+    with telling(Console(file=out)) as tell:
+        tell("counting the rows", 0, None)  # too early to say anything
+        now[0] += 20
+        tell("3 would be left out", 2000, 10_000)
+        now[0] += 1
+        tell("3 would be left out", 2100, 10_000)
+        now[0] += 10
+        tell("scanning", 0, None)
+    assert out.getvalue().splitlines() == [
+        "3 would be left out: 2000 rows of 10000, 80 s left (100 rows/s)",
+        "scanning",
+    ]
+    terminal = io.StringIO()
+    monkeypatch.undo()
+    with telling(Console(file=terminal, force_terminal=True, width=120)) as tell:
+        tell("3 would be left out", 2000, 10_000)
+    assert "2000 rows" in terminal.getvalue()

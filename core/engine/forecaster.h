@@ -32,8 +32,8 @@ const char* name_of(PackPolicy policy);
 struct ForecastOptions {
   std::vector<std::int32_t> dp_sizes = {};  ///< each must divide packs_per_step
   // The walk ends with whichever comes first, and with a finite order; without both it has no end.
-  std::optional<std::int64_t> n_steps;
-  std::optional<std::int64_t> n_epochs;  ///< whole ones, and at least one step
+  std::optional<std::int64_t> n_steps = {};
+  std::optional<std::int64_t> n_epochs = {};  ///< whole ones, and at least one step
   bool reads_headers = false;            ///< of media whose size neither the row nor the index says
   bool compares = false;                 ///< every policy, not only kAsSet
   std::size_t n_longest = 5;             ///< samples that are named
