@@ -25,7 +25,7 @@ FileStamp stamp_of(const struct stat& st) {
 }
 
 std::string hint_text(const FileStamp& stamp, const std::string& name) {
-  return fmt::format("{} {} {} {} {}\n", stamp.n_bytes, stamp.modified_ns, stamp.inode, stamp.device, name);
+  return fmt::format("{} {} {} {}\n", stamp.n_bytes, stamp.modified_ns, stamp.inode, name);
 }
 
 }  // namespace
@@ -103,11 +103,12 @@ Status write_atomically(const std::string& path, std::span<const std::pair<const
   return {};
 }
 
-std::string hint_path(const std::string& index_dir, const std::string& path, const char* kind) {
+std::string hint_path(const std::string& index_dir, const std::string& path, const FileStamp& stamp, const char* kind) {
   std::error_code ignored;
   const std::filesystem::path absolute = std::filesystem::absolute(path, ignored);
   Digest digest;
   digest.add(ignored ? std::string_view(path) : std::string_view(absolute.native()));
+  digest.add(hint_text(stamp, {}));
   return fmt::format("{}/{}.{}", index_dir, digest.hex(), kind);
 }
 

@@ -77,10 +77,11 @@ bool write_all(const FileHandle& file, const void* data, std::size_t n_bytes);
 /// same content. @return INDEX_DIR.
 Status write_atomically(const std::string& path, std::span<const std::pair<const void*, std::size_t>> pieces);
 
-/// A small text beside the index, found by a manifest's path: which files belong to it. Never more than a hint: it
-/// counts only while the manifest's stamp is unchanged, and losing it costs a scan.
+/// A small text beside the index, found by a manifest's path and stamp: which files belong to it. Never more than a
+/// hint: losing it costs a scan. The device is no part of it, since nodes number their mounts as they like; a path that
+/// is another file on each node has a hint for each.
 /// @param kind  Ends its name: "hint".
-std::string hint_path(const std::string& index_dir, const std::string& path, const char* kind);
+std::string hint_path(const std::string& index_dir, const std::string& path, const FileStamp& stamp, const char* kind);
 Status write_hint(const std::string& hint, const FileStamp& stamp, const std::string& name);
 /// Empty if there is none for this stamp. Names are of 0-9, a-f and '-'.
 std::string read_hint(const std::string& hint, const FileStamp& stamp);

@@ -20,6 +20,8 @@
 
 #include "base/hash.h"
 #include "manifest/files.h"
+#include "manifest/line_scanner.h"
+#include "manifest/offset_rows.h"
 #include "manifest/unpack.h"
 
 namespace stoker {
@@ -107,54 +109,34 @@ class TableBuilder {
   std::uint64_t row_end_ = 0;
 };
 
-// Cuts a stream of chunks into lines.
-class LineScanner {
- public:
-  explicit LineScanner(TableBuilder& builder) : builder_(builder) {}
+// What becomes of the lines of a scan.
+struct ScanSink {
+  TableBuilder builder;
+  std::optional<SplitHasher> hasher;
+  RowSides sides;
 
-  void feed(const char* data, std::size_t n_bytes) {
-    const char* p = data;
-    const char* const end = data + n_bytes;
-    if (at_ == 0 && std::string_view(data, n_bytes).starts_with("\xEF\xBB\xBF")) {
-      p += 3;
-      line_begin_ = 3;
-    }
-    while (p != end) {
-      if (!is_row_) {
-        while (p != end && (*p == ' ' || *p == '\t' || *p == '\r')) ++p;
-        if (p == end) break;
-        is_row_ = *p != '\n';
-      }
-      const void* found = std::memchr(p, '\n', static_cast<std::size_t>(end - p));
-      if (found == nullptr) break;
-      p = static_cast<const char*>(found) + 1;
-      end_line(at_ + static_cast<std::uint64_t>(p - data));
-    }
-    at_ += n_bytes;
+  void bytes(std::string_view piece) {
+    if (hasher) hasher->bytes(piece);
   }
-
-  void finish() {
-    if (at_ > line_begin_) end_line(at_);
+  void line(const FoundLine& found) {
+    builder.add_line(found.begin, found.end, found.is_row);
+    if (!hasher) return;
+    const bool is_held_out = hasher->end_line();
+    if (found.is_row) sides.add(is_held_out);
   }
-
- private:
-  void end_line(std::uint64_t end) {
-    builder_.add_line(line_begin_, end, is_row_);
-    line_begin_ = end;
-    is_row_ = false;
-  }
-
-  TableBuilder& builder_;
-  std::uint64_t at_ = 0;
-  std::uint64_t line_begin_ = 0;
-  bool is_row_ = false;  // something but blanks was seen in this line
 };
 
-Result<RowTable> scan(const FileHandle& file, const std::string& path, const FileStamp& stamp,
-                      const ManifestOptions& options, const std::stop_token& stop) {
+struct Scanned {
+  RowTable table;
+  RowSides sides;
+};
+
+Result<Scanned> scan(const FileHandle& file, const std::string& path, const FileStamp& stamp,
+                     const ManifestOptions& options, Claim* claim, const std::stop_token& stop) {
   ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
-  TableBuilder builder;
-  LineScanner scanner(builder);
+  ScanSink sink;
+  if (options.split) sink.hasher.emplace(*options.split);
+  LineScanner scanner(sink, 0);
   Digest digest;
   std::vector<char> chunk(kChunkBytes);
   std::uint64_t done = 0;
@@ -167,6 +149,7 @@ Result<RowTable> scan(const FileHandle& file, const std::string& path, const Fil
     digest.add(chunk.data(), *read);
     scanner.feed(chunk.data(), *read);
     done += *read;
+    if (claim != nullptr) claim->tell(done, stamp.n_bytes);
     if (options.on_progress && done >= next_progress) {
       options.on_progress(done, std::max(done, stamp.n_bytes));
       next_progress = done + kProgressBytes;
@@ -178,7 +161,8 @@ Result<RowTable> scan(const FileHandle& file, const std::string& path, const Fil
   if (after != stamp || done != stamp.n_bytes) {
     return Status(Reason::kManifest, path + ": the file changed while it was scanned");
   }
-  return builder.finish(done, digest.hex());
+  sink.sides.close();
+  return Scanned{sink.builder.finish(done, digest.hex()), std::move(sink.sides)};
 }
 
 std::string header_digest(Header header) {
@@ -225,7 +209,11 @@ struct Manifest::State {
   std::span<const std::uint32_t> slots;
   Mapping positions;                      // of what follows
   std::span<const RowLocation> elements;  // of a list: where they stand in the user's file; empty for lines
+  std::optional<SplitRule> split;
+  RowSides sides;                         // of the split
+  std::optional<ContentSamples> samples;  // where rows are offsets
 
+  bool has_offsets() const { return samples.has_value(); }
   Status use_positions(const FileHandle& positions_file);
   /// Where the row stands in `file`.
   RowLocation place(std::uint64_t row) const;
@@ -308,6 +296,18 @@ Result<Manifest> Manifest::open(const std::string& path, const ManifestOptions& 
     if (!unpacked.name.empty()) rows_path = unpacked.name;
     STOKER_TRY(rows_stamp, stamp_of(state->file, rows_path));
   }
+  state->split = options.split;
+  if (options.row_numbers == RowNumbers::kOffsets) {
+    if (unpacked.positions.is_open()) {
+      return Status(Reason::kSettings, path +
+                                           ": rows of a JSON list are read in any order only with an index: it is "
+                                           "unpacked whole all the same, so use shuffle: rows");
+    }
+    STOKER_TRY(state->samples, sample_content(state->file, rows_path, rows_stamp.n_bytes));
+    state->fingerprint = state->samples->fingerprint;
+    state->table.header.n_bytes = rows_stamp.n_bytes;
+    return Manifest(std::move(state));
+  }
   STOKER_CHECKED(open_index(*state, rows_path, rows_stamp, options, stop));
   if (unpacked.positions.is_open()) STOKER_CHECKED(state->use_positions(unpacked.positions));
   return Manifest(std::move(state));
@@ -318,28 +318,42 @@ Status Manifest::open_index(State& state, const std::string& rows_path, const Fi
   const auto index_path = [&](const std::string& fingerprint) {
     return options.index_dir + "/" + fingerprint + ".rows";
   };
+  const auto sides_content = [&](const std::string& fingerprint) { return fingerprint + "-" + options.split->name(); };
+  const auto sides_path = [&](const std::string& fingerprint) {
+    return options.index_dir + "/" + sides_content(fingerprint) + ".sides";
+  };
+  const auto use_files = [&](const std::string& fingerprint) {
+    return state.use_file(index_path(fingerprint), fingerprint) &&
+           (!options.split ||
+            state.sides.read(sides_path(fingerprint), sides_content(fingerprint), state.table.header.n_rows));
+  };
   const bool has_dir = !options.index_dir.empty();
-  const std::string hint = has_dir ? hint_path(options.index_dir, rows_path, "hint") : std::string();
+  const std::string hint = has_dir ? hint_path(options.index_dir, rows_path, stamp, "hint") : std::string();
+  std::unique_ptr<Claim> claim;
   if (has_dir && options.trust_stat) {
-    std::string fingerprint = read_hint(hint, stamp);
-    if (!fingerprint.empty() && state.use_file(index_path(fingerprint), fingerprint)) {
-      state.fingerprint = std::move(fingerprint);
-      return {};
-    }
+    const auto is_known = [&] {
+      state.fingerprint = read_hint(hint, stamp);
+      return !state.fingerprint.empty() && use_files(state.fingerprint);
+    };
+    STOKER_TRY(claim, Claim::take(hint + ".claim", is_known, options.on_progress, stop, options.claim));
+    if (claim == nullptr) return {};
   }
-  STOKER_TRY(state.table, scan(state.file, rows_path, stamp, options, stop));
+  STOKER_TRY(Scanned scanned, scan(state.file, rows_path, stamp, options, claim.get(), stop));
   state.was_scanned = true;
-  state.fingerprint = fingerprint_of(state.table.header);
+  state.fingerprint = fingerprint_of(scanned.table.header);
   if (!has_dir) {
+    state.table = std::move(scanned.table);
+    state.sides = std::move(scanned.sides);
     state.use_table();
     return {};
   }
   const std::string rows = index_path(state.fingerprint);
-  if (!state.use_file(rows, state.fingerprint)) {
-    STOKER_CHECKED(write_table(rows, state.table));
-    if (!state.use_file(rows, state.fingerprint)) {
-      return Status(Reason::kIndexDir, rows + ": what was written does not read back");
-    }
+  if (!state.use_file(rows, state.fingerprint)) STOKER_CHECKED(write_table(rows, scanned.table));
+  if (options.split) {
+    STOKER_CHECKED(scanned.sides.write(sides_path(state.fingerprint), sides_content(state.fingerprint)));
+  }
+  if (!use_files(state.fingerprint)) {
+    return Status(Reason::kIndexDir, rows + ": what was written does not read back");
   }
   return write_hint(hint, stamp, state.fingerprint);
 }
@@ -366,32 +380,58 @@ RowLocation Manifest::State::place(std::uint64_t row) const {
   return at;
 }
 
+std::uint64_t Manifest::n_rows(bool held_out) const {
+  if (!state_->split) return held_out ? 0 : n_rows();
+  return state_->sides.n_on(held_out);
+}
+
+std::uint64_t Manifest::nth_row(bool held_out, std::uint64_t k) const {
+  return state_->split ? state_->sides.nth(held_out, k) : k;
+}
+
+std::uint64_t Manifest::about_n_rows() const { return state_->samples ? state_->samples->n_rows : n_rows(); }
+
+Status Manifest::find_rows(std::uint64_t begin, std::uint64_t end, bool held_out, std::size_t most,
+                           std::vector<std::uint64_t>& rows, const std::stop_token& stop) const {
+  Status found = find_row_offsets(state_->file, {begin, end}, {state_->split, held_out}, most, rows, stop);
+  return found.ok() ? found : std::move(found).with(state_->path);
+}
+
 RowLocation Manifest::row(std::uint64_t row) const {
+  if (state_->has_offsets()) return {.offset = row, .n_bytes = 0, .line = 0};
   return state_->elements.empty() ? state_->place(row) : state_->elements[row];
 }
 
 std::string Manifest::describe(std::uint64_t row) const {
   const RowLocation at = this->row(row);
+  if (at.line == 0) return fmt::format("{} (byte {})", state_->path, at.offset);
   return fmt::format("{}:{} (byte {})", state_->path, at.line, at.offset);
 }
 
 Result<std::string_view> Manifest::read(std::uint64_t row, std::string& buffer) const {
-  const RowLocation at = state_->place(row);
   constexpr std::uint64_t kLineEnd = 2;
-  if (at.n_bytes > state_->max_row_bytes + kLineEnd) {
-    return Status(Reason::kJsonRowTooLong, fmt::format("{} bytes, limit {}", at.n_bytes, state_->max_row_bytes));
+  const std::uint64_t most = state_->max_row_bytes;
+  const auto too_long = [&](std::uint64_t n_bytes) {
+    return Status(Reason::kJsonRowTooLong, fmt::format("{} bytes, limit {}", n_bytes, most));
+  };
+  if (state_->has_offsets()) {
+    STOKER_TRY(const bool is_whole,
+               read_line_at(state_->file, row, state_->samples->row_bytes, most + kLineEnd, buffer));
+    if (!is_whole) return Status(Reason::kJsonRowTooLong, fmt::format("more than {} bytes, the limit", most));
+  } else {
+    const RowLocation at = state_->place(row);
+    if (at.n_bytes > most + kLineEnd) return too_long(at.n_bytes);
+    buffer.resize(at.n_bytes);
+    STOKER_TRY(const std::size_t n_read, read_at(state_->file, buffer.data(), buffer.size(), at.offset));
+    if (n_read != buffer.size()) buffer.clear();
   }
-  buffer.resize(at.n_bytes);
-  STOKER_TRY(const std::size_t n_read, read_at(state_->file, buffer.data(), buffer.size(), at.offset));
-  if (n_read != buffer.size()) {
+  if (buffer.empty()) {
     return Status(Reason::kManifest, state_->path + ": the file became shorter than it was when it was indexed");
   }
   std::string_view line = buffer;
   if (line.ends_with('\n')) line.remove_suffix(1);
   if (line.ends_with('\r')) line.remove_suffix(1);
-  if (line.size() > state_->max_row_bytes) {
-    return Status(Reason::kJsonRowTooLong, fmt::format("{} bytes, limit {}", line.size(), state_->max_row_bytes));
-  }
+  if (line.size() > most) return too_long(line.size());
   return line;
 }
 

@@ -243,7 +243,7 @@ bool use_earlier(const std::string& folder, const std::string& name, Packing pac
 
 // Reads the whole manifest through the unpacker; the name that its content gives it.
 Result<std::string> run(const FileHandle& file, const std::string& path, const FileStamp& stamp, Packing packing,
-                        RowsWriter& writer, const ManifestOptions& options, const std::stop_token& stop) {
+                        RowsWriter& writer, const ManifestOptions& options, Claim* claim, const std::stop_token& stop) {
   const std::unique_ptr<Unpacker> unpacker = packing == Packing::kNone ? nullptr : make_unpacker(packing);
   const PieceSink sink = [&](std::string_view piece) { return writer.write(piece); };
   Digest digest;
@@ -261,6 +261,7 @@ Result<std::string> run(const FileHandle& file, const std::string& path, const F
       return std::move(taken).with(path);
     }
     done += *read;
+    if (claim != nullptr) claim->tell(done, stamp.n_bytes);
     if (options.on_progress && done >= next_progress) {
       options.on_progress(done, std::max(done, stamp.n_bytes));
       next_progress = done + kProgressBytes;
@@ -306,19 +307,26 @@ Result<Unpacked> unpack(const FileHandle& file, const std::string& path, const F
 
   std::string folder;
   std::string hint;
+  std::unique_ptr<Claim> claim;
   if (!options.index_dir.empty()) {
     folder = options.index_dir + "/unpacked";
     std::error_code error;
     fs::create_directories(folder, error);
     if (error) return Status(Reason::kIndexDir, fmt::format("{}: {}", folder, error.message()));
-    hint = hint_path(options.index_dir, path, "unpacked");
-    const std::string known = options.trust_stat ? read_hint(hint, stamp) : std::string();
-    if (!known.empty() && use_earlier(folder, known, packing, out)) return out;
+    hint = hint_path(options.index_dir, path, stamp, "unpacked");
+    if (options.trust_stat) {
+      const auto is_known = [&] {
+        const std::string known = read_hint(hint, stamp);
+        return !known.empty() && use_earlier(folder, known, packing, out);
+      };
+      STOKER_TRY(claim, Claim::take(hint + ".claim", is_known, options.on_progress, stop, options.claim));
+      if (claim == nullptr) return out;
+    }
   }
   out = {};
   RowsWriter writer(folder);
   STOKER_CHECKED(writer.rows().opened());
-  STOKER_TRY(const std::string name, run(file, path, stamp, packing, writer, options, stop));
+  STOKER_TRY(const std::string name, run(file, path, stamp, packing, writer, options, claim.get(), stop));
   out.form = form_of(packing, writer.is_list());
   // The rows last: whoever finds them finds the positions too.
   if (writer.is_list()) {
