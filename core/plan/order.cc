@@ -5,22 +5,14 @@
 #include <limits>
 
 #include "base/rng.h"
+#include "plan/keys.h"
 
 namespace stoker {
 namespace {
 
-constexpr std::uint64_t kGolden = 0x9E3779B97F4A7C15ULL;
 // Four rounds hide the structure from statistics; eight also mix the domains of a few bits that small manifests have.
 constexpr int kRounds = 8;
 constexpr auto kMost = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());  // positions
-
-std::uint64_t absorb(std::uint64_t state, std::uint64_t word) { return mix64((state ^ word) + kGolden); }
-
-std::uint64_t absorb(std::uint64_t state, const std::string& text) {
-  state = absorb(state, text.size());
-  for (const char c : text) state = absorb(state, static_cast<unsigned char>(c));
-  return state;
-}
 
 }  // namespace
 

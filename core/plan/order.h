@@ -11,8 +11,9 @@
 namespace stoker {
 
 enum class Shuffle : std::uint8_t {
-  kNone,  ///< rows in file order, pass after pass
-  kRows,  ///< every pass is another permutation of all rows
+  kNone,     ///< rows in file order, pass after pass
+  kRows,     ///< every pass is another permutation of all rows
+  kChunked,  ///< rows that nobody counted, by plan/chunk_order.h; not an Order's
 };
 
 /// One manifest as the order sees it.

@@ -93,8 +93,13 @@ std::vector<std::uint32_t> StepPlan::micro_batches_of(std::int32_t rank, std::in
   return mine;
 }
 
-StepPlanner::StepPlanner(std::int32_t packs_per_step, std::uint64_t rows_per_pass, PlanState start)
-    : packs_per_step_(packs_per_step), rows_per_pass_(rows_per_pass), at_(std::move(start)), next_window_(at_.window) {}
+StepPlanner::StepPlanner(std::int32_t packs_per_step, std::uint64_t rows_per_pass, PlanState start,
+                         std::uint64_t windows_per_pass)
+    : packs_per_step_(packs_per_step),
+      rows_per_pass_(rows_per_pass),
+      windows_per_pass_(windows_per_pass),
+      at_(std::move(start)),
+      next_window_(at_.window) {}
 
 Status StepPlanner::add(std::shared_ptr<const WindowPlan> window) {
   if (is_finished_ || window->window != next_window_) {
@@ -114,6 +119,11 @@ Status StepPlanner::add(std::shared_ptr<const WindowPlan> window) {
   if (n_unusable_run_ >= rows_per_pass_ && window->n_usable == 0) {
     return Status(Reason::kNoData,
                   fmt::format("{} rows in a row were unusable: a whole pass over the data", n_unusable_run_));
+  }
+  n_unusable_windows_ = window->n_usable == 0 ? n_unusable_windows_ + 1 : 0;
+  if (n_unusable_windows_ >= windows_per_pass_) {
+    return Status(Reason::kNoData, fmt::format("{} windows in a row held no usable row: a whole pass over the data",
+                                               n_unusable_windows_));
   }
   for (std::uint64_t i = n_delivered; i < window->packs.size(); ++i) {
     ready_.push_back({window, static_cast<std::uint32_t>(i)});

@@ -71,7 +71,9 @@ struct StepPlan {
 class StepPlanner {
  public:
   /// @param rows_per_pass  Of the order; a run of that many unusable positions is a pass without a usable sample.
-  StepPlanner(std::int32_t packs_per_step, std::uint64_t rows_per_pass, PlanState start = {});
+  /// @param windows_per_pass  Where nobody knows the rows: so many windows without a usable sample are one, too.
+  StepPlanner(std::int32_t packs_per_step, std::uint64_t rows_per_pass, PlanState start = {},
+              std::uint64_t windows_per_pass = UINT64_MAX);
 
   /// The window that add() wants next.
   std::uint64_t next_window() const { return next_window_; }
@@ -92,9 +94,11 @@ class StepPlanner {
  private:
   std::int32_t packs_per_step_;
   std::uint64_t rows_per_pass_;
+  std::uint64_t windows_per_pass_;
   PlanState at_;
   std::uint64_t next_window_;
-  std::uint64_t n_unusable_run_ = 0;  // positions since the last usable one
+  std::uint64_t n_unusable_run_ = 0;      // positions since the last usable one
+  std::uint64_t n_unusable_windows_ = 0;  // windows in a row without one
   bool is_finished_ = false;
   std::deque<StepPack> ready_;
   std::shared_ptr<const WindowPlan> digested_;  // the window that at_.window_digest belongs to
