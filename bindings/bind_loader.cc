@@ -130,6 +130,20 @@ void bind_settings(nb::module_& m) {
           "trusts_row_sizes"_a, "changed_media"_a, "max_pixels"_a, "max_scans"_a, "allow_missing_eoi"_a = false,
           "allow_truncated"_a = false)
       .def(
+          "set_chunked",
+          [](LoaderSettings& s, std::uint64_t chunk_bytes, std::uint64_t chunks_per_group) {
+            s.output.shuffle = Shuffle::kChunked;
+            s.output.chunks = {chunk_bytes, chunks_per_group};
+          },
+          nb::kw_only(), "chunk_bytes"_a, "chunks_per_group"_a)
+      .def(
+          "set_split",
+          [](LoaderSettings& s, std::string key, std::uint64_t held_out_millionths, bool uses_held_out) {
+            s.output.split = SplitRule{std::move(key), held_out_millionths};
+            s.output.uses_held_out = uses_held_out;
+          },
+          nb::kw_only(), "key"_a, "held_out_millionths"_a, "uses_held_out"_a)
+      .def(
           "set_text",
           [](LoaderSettings& s, const std::string& train_on, const std::vector<std::string>& roles,
              const std::string& end_of_turn, const std::string& weights, const std::string& box_text,

@@ -1,9 +1,12 @@
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "bind.h"
 #include "manifest/index.h"
@@ -134,8 +137,11 @@ void bind_manifest(nb::module_& m) {
   nb::class_<Manifest>(m, "Manifest")
       .def_static(
           "open",
-          [](const std::string& path, const std::string& index_dir, std::uint64_t max_row_bytes, bool trust_stat) {
+          [](const std::string& path, const std::string& index_dir, std::uint64_t max_row_bytes, bool trust_stat,
+             bool counts_rows, std::uint64_t held_out_millionths, std::string split_key) {
             ManifestOptions options;
+            if (!counts_rows) options.row_numbers = RowNumbers::kOffsets;
+            if (held_out_millionths > 0) options.split = SplitRule{std::move(split_key), held_out_millionths};
             options.index_dir = index_dir;
             options.max_row_bytes = max_row_bytes;
             options.trust_stat = trust_stat;
@@ -146,8 +152,27 @@ void bind_manifest(nb::module_& m) {
             return value_or_throw(std::move(manifest));
           },
           nb::arg("path"), nb::kw_only(), nb::arg("index_dir") = "",
-          nb::arg("max_row_bytes") = ManifestOptions{}.max_row_bytes, nb::arg("trust_stat") = true)
-      .def_prop_ro("n_rows", &Manifest::n_rows)
+          nb::arg("max_row_bytes") = ManifestOptions{}.max_row_bytes, nb::arg("trust_stat") = true,
+          nb::arg("counts_rows") = true, nb::arg("held_out_millionths") = 0, nb::arg("split_key") = "")
+      .def_prop_ro("n_rows", nb::overload_cast<>(&Manifest::n_rows, nb::const_))
+      .def_prop_ro("about_n_rows", &Manifest::about_n_rows)
+      .def(
+          "rows_of_side",
+          [](const Manifest& self, bool held_out) {
+            std::vector<std::uint64_t> rows;
+            for (std::uint64_t k = 0; k < self.n_rows(held_out); ++k) rows.push_back(self.nth_row(held_out, k));
+            return rows;
+          },
+          nb::arg("held_out"), "The rows on a side of the split.")
+      .def(
+          "find_rows",
+          [](const Manifest& self, std::uint64_t begin, std::uint64_t end, bool held_out) {
+            std::vector<std::uint64_t> rows;
+            check_or_throw(self.find_rows(begin, end, held_out, SIZE_MAX, rows, {}));
+            return rows;
+          },
+          nb::arg("begin"), nb::arg("end"), nb::kw_only(), nb::arg("held_out") = false,
+          "Offsets of the rows that begin there, of one side of the split, where rows are not counted.")
       .def_prop_ro("size_bytes", &Manifest::size_bytes)
       .def_prop_ro("fingerprint", &Manifest::fingerprint)
       .def_prop_ro("was_scanned", &Manifest::was_scanned)

@@ -2,16 +2,19 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "bind.h"
+#include "plan/chunk_order.h"
 #include "plan/cost.h"
 #include "plan/order.h"
 #include "plan/plan.h"
@@ -82,14 +85,17 @@ void bind_order(nb::module_& m) {
       .def_static(
           "make",
           [](const std::vector<std::pair<std::string, std::uint64_t>>& sources, std::uint64_t seed, bool shuffle,
-             std::optional<std::uint64_t> epochs) {
+             std::optional<std::uint64_t> epochs, const std::vector<std::pair<std::size_t, std::uint64_t>>& mixture) {
             std::vector<SourceRows> rows;
             for (const auto& [fingerprint, n_rows] : sources) rows.push_back({fingerprint, n_rows});
+            std::vector<MixtureEntry> entries;
+            for (const auto& [n_sources, n_samples] : mixture) entries.push_back({n_sources, n_samples});
             return value_or_throw(
-                Order::make(std::move(rows), seed, shuffle ? Shuffle::kRows : Shuffle::kNone, epochs));
+                Order::make(std::move(rows), seed, shuffle ? Shuffle::kRows : Shuffle::kNone, epochs, entries));
           },
           nb::arg("sources"), nb::kw_only(), nb::arg("seed"), nb::arg("shuffle") = true, nb::arg("epochs") = nb::none(),
-          "sources: [(fingerprint, rows)].")
+          nb::arg("mixture") = std::vector<std::pair<std::size_t, std::uint64_t>>(),
+          "sources: [(fingerprint, rows)]. mixture: [(sources, samples in an epoch)].")
       .def(
           "at",
           [](const Order& self, std::uint64_t position) {
@@ -102,10 +108,45 @@ void bind_order(nb::module_& m) {
       .def_prop_ro("rows_per_pass", &Order::rows_per_pass);
 }
 
+void bind_chunk_order(nb::module_& m) {
+  nb::class_<ChunkOrder>(m, "ChunkOrder")
+      .def_static(
+          "make",
+          [](const std::vector<std::tuple<std::string, std::uint64_t, std::uint64_t>>& sources, std::uint64_t seed,
+             std::uint64_t chunk_bytes, std::uint64_t chunks_per_group, std::uint64_t window_samples,
+             std::optional<std::uint64_t> epochs) {
+            std::vector<SourceBytes> each;
+            for (const auto& [fingerprint, n_bytes, n_rows] : sources) each.push_back({fingerprint, n_bytes, n_rows});
+            return value_or_throw(
+                ChunkOrder::make(each, seed, {chunk_bytes, chunks_per_group}, window_samples, epochs));
+          },
+          nb::arg("sources"), nb::kw_only(), nb::arg("seed"), nb::arg("chunk_bytes"), nb::arg("chunks_per_group"),
+          nb::arg("window_samples"), nb::arg("epochs") = nb::none(),
+          "sources: [(fingerprint, bytes, about how many rows)].")
+      .def_prop_ro("n_windows", &ChunkOrder::n_windows)
+      .def_prop_ro("windows_per_pass", &ChunkOrder::windows_per_pass)
+      .def(
+          "chunks_of",
+          [](const ChunkOrder& self, std::uint64_t window) {
+            const ChunkOrder::Place at = self.place_of(window);
+            std::vector<std::tuple<std::uint32_t, std::uint64_t, std::uint64_t>> out;
+            for (const Chunk& c : self.chunks_of(at.pass, at.group)) out.emplace_back(c.source, c.begin, c.end);
+            return out;
+          },
+          nb::arg("window"), "[(source, begin, end)] of the window's group, in the order in which rows are counted.")
+      .def(
+          "rows_of",
+          [](const ChunkOrder& self, std::uint64_t window, std::uint64_t n_rows) {
+            return self.rows_of(self.place_of(window), n_rows);
+          },
+          nb::arg("window"), nb::arg("n_rows"), "The window's rows among the n_rows of its group.");
+}
+
 }  // namespace
 
 void bind_plan(nb::module_& m) {
   bind_order(m);
+  bind_chunk_order(m);
   nb::class_<WindowPlan>(m, "WindowPlan")
       .def_ro("window", &WindowPlan::window)
       .def_ro("n_samples", &WindowPlan::n_samples)

@@ -14,6 +14,8 @@ LoaderSettings each_row_once(LoaderSettings settings) {
   settings.output.shuffle = Shuffle::kNone;
   settings.output.epochs = 1;
   settings.output.window_samples = 1024;
+  settings.output.split.reset();
+  settings.output.uses_held_out = false;
   for (DataSettings& data : settings.output.data) data.share = {};
   return settings;
 }

@@ -131,6 +131,8 @@ Result<std::unique_ptr<Forecaster>> Forecaster::create(LoaderSettings settings, 
   for (const std::int32_t dp_size : options.dp_sizes) {
     STOKER_CHECKED(check_dp_size(settings.output.pack.packs_per_step, dp_size));
   }
+  // What an epoch is takes the number of rows, which chunks do without; their windows are much like these.
+  if (settings.output.shuffle == Shuffle::kChunked) settings.output.shuffle = Shuffle::kRows;
   std::unique_ptr<Forecaster> forecaster(new Forecaster(std::move(settings), std::move(options), clock));
   Forecaster* const raw = forecaster.get();
   STOKER_CHECKED(forecaster->walk_.start("stoker-plan", [raw](std::stop_token stop) { return raw->work(stop); }));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/data_walk.h"
 #include "plan/cost.h"
 
 namespace stoker {
@@ -65,7 +66,8 @@ std::vector<PreparedBox> boxes_of(const Sample& row, std::vector<std::string> te
 
 Result<std::unique_ptr<Inspector>> Inspector::create(LoaderSettings settings) {
   STOKER_TRY(auto model, load_model(settings));
-  return std::unique_ptr<Inspector>(new Inspector(std::move(settings), std::move(model)));
+  // Any row may be asked for, by its line: whatever the run would read of it.
+  return std::unique_ptr<Inspector>(new Inspector(each_row_once(std::move(settings)), std::move(model)));
 }
 
 Result<std::unique_ptr<Fetcher>> Inspector::make_fetcher() const {

@@ -71,7 +71,7 @@ void Loader::open(std::stop_token stop) {
     STOKER_TRY(model_, load_model(settings_));
     STOKER_CHECKED(check_memory(settings_, model_->config()));
     STOKER_TRY(dataset_, Dataset::open(settings_, *fetcher_, stop, say));
-    STOKER_CHECKED(check_data_size(dataset_->order().rows_per_pass(), settings_.output.pack.packs_per_step,
+    STOKER_CHECKED(check_data_size(dataset_->rows_per_pass(), settings_.output.pack.packs_per_step,
                                    settings_.output.epochs.has_value()));
     fingerprint_ = make_fingerprint();
     return {};
@@ -110,6 +110,12 @@ std::string Loader::make_fingerprint() const {
   add("model", {model_->fingerprint()});
   add("seed", {std::to_string(o.seed)});
   add("shuffle", {std::to_string(static_cast<int>(o.shuffle))});
+  if (o.shuffle == Shuffle::kChunked) {
+    add("chunks", {std::to_string(o.chunks.chunk_bytes), std::to_string(o.chunks.chunks_per_group)});
+  }
+  if (o.split) {
+    add("split", {o.split->key, std::to_string(o.split->held_out_millionths), std::to_string(o.uses_held_out)});
+  }
   add("epochs", {o.epochs ? std::to_string(*o.epochs) : "endless"});
   add("window_samples", {std::to_string(o.window_samples)});
   add("pack", {std::to_string(o.pack.tokens_per_pack), std::to_string(o.pack.packs_per_step),

@@ -78,6 +78,8 @@ Prober::Prober(LoaderSettings settings, ProbeOptions options, const Clock& clock
 Result<std::unique_ptr<Prober>> Prober::create(LoaderSettings settings, ProbeOptions options, const Clock& clock) {
   settings.output.shuffle = Shuffle::kRows;
   settings.output.epochs = 1;
+  settings.output.split.reset();
+  settings.output.uses_held_out = false;
   settings.speed.fetch_concurrency = options.max_concurrency;
   settings.speed.max_fetch_concurrency = 0;
   settings.speed.hedge_share = 0;
@@ -141,7 +143,7 @@ Status Prober::take_media(std::stop_token stop) {
   std::size_t n_on_network = 0;
   for (std::uint64_t i = 0; i < n_rows && targets_.size() < options_.max_objects && clock_.now() < until; ++i) {
     if (stop.stop_requested()) return {Reason::kStopped, "the probe was stopped"};
-    const OrderEntry entry = dataset.order().at(i);
+    STOKER_TRY(const OrderEntry entry, dataset.at(i, stop));
     STOKER_TRY(std::string_view line, dataset.manifest(entry.source).read(entry.row, buffer));
     std::string rewritten;
     if (settings_.output.user_code && settings_.output.user_code->has_row()) {

@@ -14,6 +14,7 @@
 
 #include "base/hash.h"
 #include "base/log.h"
+#include "manifest/claim.h"
 #include "manifest/row.h"
 #include "source/url.h"
 
@@ -60,10 +61,22 @@ Result<std::string> mirror(const std::string& url, const LoaderSettings& setting
   const fs::path own =
       folder / fmt::format("{}-{}-{:x}.jsonl", name, getpid(), reinterpret_cast<std::uintptr_t>(&fetcher));
   const bool is_shared = !head.etag.empty();
-  if (is_shared && fs::file_size(shared, error) == head.total_bytes && !error) return shared.string();
+  std::unique_ptr<Claim> claim;
+  if (is_shared) {
+    const auto is_there = [&] {
+      std::error_code none;
+      return fs::file_size(shared, none) == head.total_bytes && !none;
+    };
+    const auto tell_of_other = [&](std::uint64_t done, std::uint64_t total) {
+      on_progress(fmt::format("another process mirrors {}: {} of {} bytes", url, done, total));
+    };
+    STOKER_TRY(claim, Claim::take((folder / (name + ".claim")).string(), is_there, tell_of_other, stop));
+    if (claim == nullptr) return shared.string();
+  }
   const std::string strong_tag = head.etag.starts_with("W/") ? "" : head.etag;  // no condition holds for a weak one
   const auto tell = [&](std::uint64_t done, std::uint64_t total) {
     on_progress(fmt::format("mirroring {}: {} of {} bytes", url, done, total));
+    if (claim != nullptr) claim->tell(done, total);
   };
   STOKER_CHECKED(download(fetcher, url, own.string(), stop, tell, strong_tag));
   if (!is_shared) return own.string();
@@ -137,11 +150,15 @@ Result<Dataset::Source> Dataset::open_source(const DataSettings& data, const std
     }
     path = std::move(local).value();
   }
-  ManifestOptions options{.index_dir = settings.index_dir,
-                          .max_row_bytes = data.max_row_bytes,
-                          .on_progress = [&](std::uint64_t done, std::uint64_t total) {
-                            on_progress(fmt::format("scanning {}: {} of {} bytes", name, done, total));
-                          }};
+  ManifestOptions options{
+      .index_dir = settings.index_dir,
+      .max_row_bytes = data.max_row_bytes,
+      .on_progress =
+          [&](std::uint64_t done, std::uint64_t total) {
+            on_progress(fmt::format("scanning {}: {} of {} bytes", name, done, total));
+          },
+      .row_numbers = settings.output.shuffle == Shuffle::kChunked ? RowNumbers::kOffsets : RowNumbers::kCounted,
+      .split = settings.output.split};
   STOKER_TRY(Manifest manifest, Manifest::open(path, options, stop));
   tell_shapes(manifest, name, data.rows);
   return Source{std::move(manifest), name, data.media_root.empty() ? folder_of(name) : data.media_root, data.rows};
@@ -149,59 +166,118 @@ Result<Dataset::Source> Dataset::open_source(const DataSettings& data, const std
 
 Result<Dataset> Dataset::open(const LoaderSettings& settings, Fetcher& fetcher, std::stop_token stop,
                               const std::function<void(std::string_view)>& on_progress) {
-  std::vector<Source> sources;
-  std::vector<SourceRows> rows;
-  std::vector<Share> shares;
-  std::vector<std::uint64_t> n_rows;  // (entries of the settings)
-  std::vector<MixtureEntry> mixture;
+  Dataset dataset;
+  dataset.uses_held_out_ = settings.output.uses_held_out;
+  dataset.window_samples_ = static_cast<std::uint64_t>(settings.output.window_samples);
+  std::vector<std::size_t> n_files;  // (entries of the settings)
   for (const DataSettings& data : settings.output.data) {
     std::vector<std::string> names = {data.manifest};
     if (data.manifest.find("://") == std::string::npos) {
       STOKER_TRY(names, files_of(data.manifest));
     }
-    shares.push_back(data.share);
-    n_rows.push_back(0);
-    mixture.push_back({.n_sources = names.size()});
+    n_files.push_back(names.size());
     for (const std::string& name : names) {
       STOKER_TRY(Source source, open_source(data, name, settings, fetcher, stop, on_progress));
-      rows.push_back({source.manifest.fingerprint(), source.manifest.n_rows()});
-      n_rows.back() += source.manifest.n_rows();
-      sources.push_back(std::move(source));
+      dataset.sources_.push_back(std::move(source));
     }
+  }
+  const OutputSettings& output = settings.output;
+  STOKER_CHECKED(output.shuffle == Shuffle::kChunked ? dataset.order_chunks(output)
+                                                     : dataset.order_rows(output, n_files));
+  return dataset;
+}
+
+Status Dataset::order_rows(const OutputSettings& output, const std::vector<std::size_t>& n_files) {
+  std::vector<SourceRows> rows;
+  std::vector<Share> shares;
+  std::vector<std::uint64_t> n_rows;  // (entries of the settings)
+  std::vector<MixtureEntry> mixture;
+  std::uint64_t n_before_split = 0;
+  for (std::size_t i = 0; i < n_files.size(); ++i) {
+    shares.push_back(output.data[i].share);
+    n_rows.push_back(0);
+    mixture.push_back({.n_sources = n_files[i]});
+    for (std::size_t k = 0; k < n_files[i]; ++k) {
+      const Manifest& manifest = sources_[rows.size()].manifest;
+      rows.push_back({manifest.fingerprint(), manifest.n_rows(uses_held_out_)});
+      n_rows.back() += rows.back().n_rows;
+      n_before_split += manifest.n_rows();
+    }
+  }
+  if (n_before_split > 0 && std::all_of(n_rows.begin(), n_rows.end(), [](std::uint64_t n) { return n == 0; })) {
+    return {Reason::kNoData, fmt::format("split: none of {} rows is on the side `{}`", n_before_split,
+                                         uses_held_out_ ? "held_out" : "train")};
   }
   STOKER_TRY(const auto n_samples, samples_per_epoch(shares, n_rows));
   for (std::size_t i = 0; i < mixture.size(); ++i) mixture[i].samples_per_epoch = n_samples[i];
-  STOKER_TRY(Order order, Order::make(std::move(rows), settings.output.seed, settings.output.shuffle,
-                                      settings.output.epochs, mixture));
-  return Dataset(std::move(sources), std::move(order), static_cast<std::uint64_t>(settings.output.window_samples));
+  STOKER_TRY(order_, Order::make(std::move(rows), output.seed, output.shuffle, output.epochs, mixture));
+  return {};
+}
+
+Status Dataset::order_chunks(const OutputSettings& output) {
+  const bool is_each_once =
+      std::all_of(output.data.begin(), output.data.end(), [](const DataSettings& d) { return d.share == Share(); });
+  if (!is_each_once) {
+    return {Reason::kSettings,
+            "shuffle: chunked takes every row once an epoch: weight, repeat and samples need the number of rows, "
+            "which nobody counts; use shuffle: rows with them"};
+  }
+  std::vector<SourceBytes> sources;
+  for (const Source& source : sources_) {
+    const Manifest& m = source.manifest;
+    constexpr std::uint64_t kWhole = 1'000'000;
+    const std::uint64_t held_out = output.split ? output.split->held_out_millionths : 0;
+    const double share = static_cast<double>(uses_held_out_ ? held_out : kWhole - held_out) / double{kWhole};
+    sources.push_back(
+        {m.fingerprint(), m.size_bytes(), static_cast<std::uint64_t>(static_cast<double>(m.about_n_rows()) * share)});
+  }
+  STOKER_TRY(ChunkOrder order, ChunkOrder::make(sources, output.seed, output.chunks, window_samples_, output.epochs));
+  chunks_.emplace(std::move(order), uses_held_out_);
+  return {};
 }
 
 std::uint64_t Dataset::n_windows() const {
-  const auto size = order_.size();
+  if (chunks_) return chunks_->order().n_windows();
+  const auto size = order_->size();
   return size ? (*size + window_samples_ - 1) / window_samples_ : UINT64_MAX;
 }
 
 Result<OrderWindow> Dataset::window(std::uint64_t window, const std::stop_token& stop) const {
   OrderWindow out{.window = window, .places = {}};
-  const std::uint64_t first = window * window_samples_;
-  const std::uint64_t n = order_.size() ? std::min(window_samples_, *order_.size() - first) : window_samples_;
-  out.places.reserve(n);
-  std::vector<bool> is_checked(sources_.size(), false);
-  for (std::uint64_t i = first; i < first + n; ++i) {
-    STOKER_TRY(const OrderEntry entry, at(i, stop));
-    if (!is_checked[entry.source]) STOKER_CHECKED(sources_[entry.source].manifest.check_unchanged());
-    is_checked[entry.source] = true;
-    out.places.push_back({i, entry});
+  if (chunks_) {
+    STOKER_TRY(out, chunks_->window(window, manifests(), stop));
+  } else {
+    const std::uint64_t first = window * window_samples_;
+    out.n_until_end = order_->size() ? std::min(first + window_samples_, *order_->size()) : first + window_samples_;
+    out.places.reserve(out.n_until_end - first);
+    for (std::uint64_t i = first; i < out.n_until_end; ++i) {
+      STOKER_TRY(const OrderEntry entry, at(i, stop));
+      out.places.push_back({i, entry});
+    }
   }
-  out.n_until_end = first + n;
+  std::vector<bool> is_checked(sources_.size(), false);
+  for (const OrderWindow::Place& place : out.places) {
+    const std::uint32_t source = place.entry.source;
+    if (!is_checked[source]) STOKER_CHECKED(sources_[source].manifest.check_unchanged());
+    is_checked[source] = true;
+  }
   return out;
 }
 
-Result<OrderEntry> Dataset::at(std::uint64_t order_index, const std::stop_token& /*stop*/) const {
-  if (order_.size() && order_index >= *order_.size()) {
+Result<OrderEntry> Dataset::at(std::uint64_t order_index, const std::stop_token& stop) const {
+  if (chunks_) return chunks_->at(order_index, manifests(), stop);
+  if (order_->size() && order_index >= *order_->size()) {
     return Status(Reason::kSettings, fmt::format("there is no sample {} in the order", order_index));
   }
-  return order_.at(order_index);
+  OrderEntry entry = order_->at(order_index);
+  entry.row = sources_[entry.source].manifest.nth_row(uses_held_out_, entry.row);
+  return entry;
+}
+
+std::vector<const Manifest*> Dataset::manifests() const {
+  std::vector<const Manifest*> out;
+  for (const Source& source : sources_) out.push_back(&source.manifest);
+  return out;
 }
 
 std::string Dataset::fingerprint() const {

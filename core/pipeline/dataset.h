@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <string_view>
@@ -10,6 +11,7 @@
 
 #include "base/result.h"
 #include "manifest/index.h"
+#include "pipeline/chunk_windows.h"
 #include "pipeline/settings.h"
 #include "plan/order.h"
 #include "source/source.h"
@@ -32,7 +34,12 @@ class Dataset {
   std::uint64_t n_windows() const;
   /// What `order_index` of a window's place stands for. @return SETTINGS if there is none; as window().
   Result<OrderEntry> at(std::uint64_t order_index, const std::stop_token& stop = {}) const;
-  const Order& order() const { return order_; }
+  /// Rows of an epoch; UINT64_MAX where nobody counted them.
+  std::uint64_t rows_per_pass() const { return chunks_ ? UINT64_MAX : order_->rows_per_pass(); }
+  /// Where nobody counted the rows; else UINT64_MAX.
+  std::uint64_t windows_per_pass() const { return chunks_ ? chunks_->order().windows_per_pass() : UINT64_MAX; }
+  /// Not for Shuffle::kChunked. Its rows are numbered on their side of a split: at() has their numbers in the manifest.
+  const Order& order() const { return *order_; }
   /// Manifests; of a pattern each file is one.
   std::size_t n_sources() const { return sources_.size(); }
   const Manifest& manifest(std::uint32_t source) const { return sources_[source].manifest; }
@@ -51,15 +58,19 @@ class Dataset {
     std::string media_root;
     RowOptions rows;
   };
-  Dataset(std::vector<Source> sources, Order order, std::uint64_t window_samples)
-      : sources_(std::move(sources)), order_(std::move(order)), window_samples_(window_samples) {}
+  Dataset() = default;
+  Status order_rows(const OutputSettings& output, const std::vector<std::size_t>& n_files);
+  Status order_chunks(const OutputSettings& output);
+  std::vector<const Manifest*> manifests() const;
   static Result<Source> open_source(const DataSettings& data, const std::string& name, const LoaderSettings& settings,
                                     Fetcher& fetcher, std::stop_token stop,
                                     const std::function<void(std::string_view)>& on_progress);
 
   std::vector<Source> sources_;
-  Order order_;
-  std::uint64_t window_samples_;
+  std::optional<Order> order_;
+  std::optional<ChunkWindows> chunks_;  // instead of it
+  bool uses_held_out_ = false;
+  std::uint64_t window_samples_ = 1;
 };
 
 }  // namespace stoker

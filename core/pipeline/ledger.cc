@@ -38,7 +38,8 @@ std::string ledger_line(const LedgerEntry& entry, const Dataset& dataset) {
       "{{\"pass\": {}, \"order_index\": {}, \"manifest\": {}, \"line\": {}, \"byte_offset\": {}, \"media\": {}, "
       "\"code\": \"{}\", "
       "\"message\": {}}}\n",
-      entry.entry.pass, entry.order_index, json_quoted(dataset.name(entry.entry.source)), at.line, at.offset,
+      entry.entry.pass, entry.order_index, json_quoted(dataset.name(entry.entry.source)),
+      at.line == 0 ? "null" : std::to_string(at.line), at.offset,
       entry.media.empty() ? "null" : json_quoted(entry.media), name_of(entry.status.reason()),
       json_quoted(entry.status.message()));
 }

@@ -20,8 +20,8 @@ struct LedgerEntry {
 };
 
 /// Appends lines to the ledger, one JSON object each: {"pass", "order_index", "manifest", "line", "byte_offset",
-/// "media", "code", "message"}. A line is one write, so several ranks may share a file; after a resume a line may stand
-/// twice, and readers go by (pass, order_index).
+/// "media", "code", "message"}; the line is null where rows are not counted. A line is one write, so several ranks may
+/// share a file; after a resume a line may stand twice, and readers go by (pass, order_index).
 class Ledger {
  public:
   /// @param path  Made at the first line; empty: nothing is written, only counted.

@@ -47,7 +47,7 @@ Planner::Planner(const LoaderSettings& settings, const Dataset& dataset, Measure
       digests_(std::move(digests)),
       gate_(gate),
       clock_time_(clock),
-      steps_(settings.output.pack.packs_per_step, dataset.order().rows_per_pass(), start),
+      steps_(settings.output.pack.packs_per_step, dataset.rows_per_pass(), start, dataset.windows_per_pass()),
       start_(std::move(start)) {}
 
 Status Planner::run(const Hand& hand, std::stop_token stop) {

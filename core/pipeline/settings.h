@@ -10,11 +10,13 @@
 
 #include "manifest/index.h"
 #include "manifest/row_options.h"
+#include "manifest/split.h"
 #include "media/image.h"
 #include "metric/metric.h"
 #include "model/profile.h"
 #include "model/qwen_vl/qwen_vl.h"
 #include "pipeline/user_code.h"
+#include "plan/chunk_order.h"
 #include "plan/cost.h"
 #include "plan/mixture.h"
 #include "plan/order.h"
@@ -53,6 +55,9 @@ struct OutputSettings {
   std::string model;  ///< checkpoint folder
   std::uint64_t seed = 0;
   Shuffle shuffle = Shuffle::kRows;
+  ChunkSettings chunks;            ///< of Shuffle::kChunked
+  std::optional<SplitRule> split;  ///< absent: all rows are trained on
+  bool uses_held_out = false;      ///< which side of the split the run reads
   std::optional<std::uint64_t> epochs;  ///< absent: endless
   std::int64_t window_samples = 1024;   ///< positions planned together; independent of dp_size
   PackSettings pack;

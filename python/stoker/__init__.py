@@ -15,7 +15,20 @@ from stoker.errors import (
 )
 from stoker.loader import Loader, SampleOrigin, one_state
 from stoker.report import Report
-from stoker.settings import BadSamples, Cache, Data, Labels, Media, Pack, Settings, Speed, Storage, UserCode
+from stoker.settings import (
+    BadSamples,
+    Cache,
+    Chunks,
+    Data,
+    Labels,
+    Media,
+    Pack,
+    Settings,
+    Speed,
+    Split,
+    Storage,
+    UserCode,
+)
 from stoker.text import Tokenizer, render_chat
 
 __all__ = [
@@ -25,6 +38,7 @@ __all__ = [
     "BoxFeatures",
     "Cache",
     "CancelledError",
+    "Chunks",
     "Data",
     "ExhaustedError",
     "Features",
@@ -41,6 +55,7 @@ __all__ = [
     "SampleOrigin",
     "Settings",
     "Speed",
+    "Split",
     "StokerError",
     "Storage",
     "Tokenizer",

@@ -146,10 +146,21 @@ def json_text(text: bytes) -> str:
 
 class Manifest:
     @staticmethod
-    def open(path: str, *, index_dir: str = '', max_row_bytes: int = 268435456, trust_stat: bool = True) -> Manifest: ...
+    def open(path: str, *, index_dir: str = '', max_row_bytes: int = 268435456, trust_stat: bool = True, counts_rows: bool = True, held_out_millionths: int = 0, split_key: str = '') -> Manifest: ...
 
     @property
     def n_rows(self) -> int: ...
+
+    @property
+    def about_n_rows(self) -> int: ...
+
+    def rows_of_side(self, held_out: bool) -> list[int]:
+        """The rows on a side of the split."""
+
+    def find_rows(self, begin: int, end: int, *, held_out: bool = False) -> list[int]:
+        """
+        Offsets of the rows that begin there, of one side of the split, where rows are not counted.
+        """
 
     @property
     def size_bytes(self) -> int: ...
@@ -174,8 +185,10 @@ class Manifest:
 
 class Order:
     @staticmethod
-    def make(sources: Sequence[tuple[str, int]], *, seed: int, shuffle: bool = True, epochs: int | None = None) -> Order:
-        """sources: [(fingerprint, rows)]."""
+    def make(sources: Sequence[tuple[str, int]], *, seed: int, shuffle: bool = True, epochs: int | None = None, mixture: Sequence[tuple[int, int]] = []) -> Order:
+        """
+        sources: [(fingerprint, rows)]. mixture: [(sources, samples in an epoch)].
+        """
 
     def at(self, position: int) -> tuple:
         """(pass, source, row)."""
@@ -185,6 +198,25 @@ class Order:
 
     @property
     def rows_per_pass(self) -> int: ...
+
+class ChunkOrder:
+    @staticmethod
+    def make(sources: Sequence[tuple[str, int, int]], *, seed: int, chunk_bytes: int, chunks_per_group: int, window_samples: int, epochs: int | None = None) -> ChunkOrder:
+        """sources: [(fingerprint, bytes, about how many rows)]."""
+
+    @property
+    def n_windows(self) -> int: ...
+
+    @property
+    def windows_per_pass(self) -> int: ...
+
+    def chunks_of(self, window: int) -> list[tuple[int, int, int]]:
+        """
+        [(source, begin, end)] of the window's group, in the order in which rows are counted.
+        """
+
+    def rows_of(self, window: int, n_rows: int) -> list[int]:
+        """The window's rows among the n_rows of its group."""
 
 class WindowPlan:
     @property
@@ -306,6 +338,10 @@ class LoaderSettings:
     def outage_limit_s(self, arg: float, /) -> None: ...
 
     def set_output(self, *, model: str, seed: int, is_shuffled: bool, epochs: int | None, window_samples: int, tokens_per_pack: int, packs_per_step: int, reference: str, exif: str, alpha: str, grey16: str, content_tokens: str, trusts_row_sizes: bool, changed_media: str, max_pixels: int, max_scans: int, allow_missing_eoi: bool = False, allow_truncated: bool = False) -> None: ...
+
+    def set_chunked(self, *, chunk_bytes: int, chunks_per_group: int) -> None: ...
+
+    def set_split(self, *, key: str, held_out_millionths: int, uses_held_out: bool) -> None: ...
 
     def set_text(self, *, train_on: str, roles: Sequence[str], end_of_turn: str, weights: str, box_text: str, template_engine: str, truncates_turns: bool, make_renderer: Callable) -> None:
         """

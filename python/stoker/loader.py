@@ -37,7 +37,7 @@ class SampleOrigin:
     """Which visit of the data, from 0."""
     manifest: str
     line: int
-    """From 1, blank lines counted."""
+    """From 1, blank lines counted; 0 with ``shuffle: chunked``, where nobody counts them."""
     byte_offset: int
     media: tuple[str, ...]
     """References as the row has them; of http URLs without the query, which may be a signature."""
@@ -262,6 +262,14 @@ def core_settings(settings: Settings, dp_rank: int = 0, dp_size: int = 1) -> _co
         allow_missing_eoi=media.allow_missing_eoi,
         allow_truncated=media.allow_truncated,
     )
+    if settings.shuffle == "chunked":
+        out.set_chunked(chunk_bytes=parse_bytes(settings.chunks.size), chunks_per_group=settings.chunks.per_group)
+    if settings.split.held_out:
+        out.set_split(
+            key=settings.split.key,
+            held_out_millionths=settings.split.millionths(),
+            uses_held_out=settings.split.use == "held_out",
+        )
     out.set_text(
         train_on=settings.labels.train_on,
         roles=list(settings.labels.roles),

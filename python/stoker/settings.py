@@ -17,7 +17,20 @@ from typing import Any, Literal, Self
 
 from stoker.errors import InvalidArgumentError
 
-__all__ = ["BadSamples", "Cache", "Data", "Labels", "Media", "Pack", "Settings", "Speed", "Storage", "UserCode"]
+__all__ = [
+    "BadSamples",
+    "Cache",
+    "Chunks",
+    "Data",
+    "Labels",
+    "Media",
+    "Pack",
+    "Settings",
+    "Speed",
+    "Split",
+    "Storage",
+    "UserCode",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +72,37 @@ class Data:
         if self.repeat is not None:
             return "repeat", round(self.repeat * 10**6)
         return ("once", 1) if self.samples is None else ("samples", self.samples)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """A part of the rows that is kept apart from training, such as for evaluation.
+
+    Which side a row is on follows from its own bytes (its line without the line end) and `key`, nothing else: it stays
+    there when the manifest grows, is merged or put in another order, and equal rows are on one side. A larger share
+    holds out all that a smaller one does.
+    """
+
+    held_out: float = 0.0
+    """The share of all rows that is held out, to a millionth; 0: no split."""
+    use: Literal["train", "held_out"] = "train"
+    """Which side this run reads. An evaluation: ``{held_out: 0.01, use: held_out}`` with ``epochs: 1``."""
+    key: str = ""
+    """Another text holds out other rows. The run's `seed` does not matter."""
+
+    def millionths(self) -> int:
+        """What the engine is told of `held_out`."""
+        return round(self.held_out * 10**6)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunks:
+    """How ``shuffle: chunked`` cuts up the manifests."""
+
+    size: int | str = "64MiB"
+    """Bytes of a chunk; a row belongs to the chunk in which it begins."""
+    per_group: int = 4
+    """Chunks whose rows are shuffled together. A group is read at once: with the defaults 256 MiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,11 +273,16 @@ class Settings:
     model: str
     """A checkpoint folder: processor configs, ``tokenizer.json``, chat template."""
     seed: int = 0
-    shuffle: Literal["rows", "none"] = "rows"
+    shuffle: Literal["rows", "chunked", "none"] = "rows"
+    """``rows``: every pass is another permutation of all rows, which takes one scan of each manifest, kept in the index
+    directory. ``chunked``: starts without one; the chunks of all manifests are permuted, then the rows of a few chunks
+    at a time (see `Chunks`). ``none``: rows in the order of the files."""
+    chunks: Chunks = field(default_factory=Chunks)
+    split: Split = field(default_factory=Split)
     epochs: int | None = None
     """Passes over the data; None goes on for ever. A finite loader gives every rank the same number of steps."""
     window_samples: int = 1024
-    """Samples planned together."""
+    """Samples planned together; with ``shuffle: chunked`` about so many."""
     pack: Pack = field(default_factory=Pack)
     labels: Labels = field(default_factory=Labels)
     reference: Literal["stoker", "hf-5.18-torchvision", "hf-5.18-pil", "hf-4.57", "qvu+hf"] = "stoker"
@@ -362,6 +411,22 @@ class Settings:
             )
         with_weight = [source.weight is not None for source in self.data]
         _require(all(with_weight) or not any(with_weight), "data: give all entries a weight or none")
+        with_share = [s for s in self.data if s.share() != ("once", 1)]
+        _require(
+            self.shuffle != "chunked" or not with_share,
+            "shuffle: chunked takes every row once an epoch: weight, repeat and samples need the number of rows, which "
+            "nobody counts. Use shuffle: rows with them",
+        )
+        _require(1024 <= parse_bytes(self.chunks.size) < 2**40, "chunks.size must be from 1 KiB to 1 TiB - 1")
+        _require(1 <= self.chunks.per_group <= 4096, "chunks.per_group must be from 1 to 4096")
+        split = self.split
+        _require(
+            split.held_out == 0 or 1 <= split.millionths() < 10**6,
+            "split.held_out must be a share of the rows, from 1e-6 to 0.999999, or 0 for no split",
+        )
+        _require(
+            split.held_out != 0 or split.use == "train", "split.use: held_out needs split.held_out, the share held out"
+        )
         _require(16 <= self.pack.tokens_per_pack < 2**24, "pack.tokens_per_pack must be from 16 to 2**24 - 1")
         _require(1 <= self.pack.packs_per_step < 2**20, "pack.packs_per_step must be from 1 to 2**20 - 1")
         _require(len(self.labels.roles) > 0, "labels.roles: name at least one role")
