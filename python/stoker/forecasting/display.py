@@ -92,7 +92,7 @@ def _say_data(result: Mapping[str, Any], say: Callable[[str, str], None]) -> Non
             "(pack.over_long)",
         )
     for i, row in enumerate(data["longest"]):
-        media = "".join(f", {row[kind]} {kind}" for kind in ("images", "clips") if row[kind])
+        media = "".join(f", {n} {kind}{'' if n == 1 else 's'}" for kind in ("image", "clip") if (n := row[f"{kind}s"]))
         say(
             "" if i else "longest",
             f"{row['manifest']}:{row['line']}: {row['tokens']} tokens{media}{_FATES[row['fate']]}",

@@ -33,10 +33,10 @@ def write_picture(result: Mapping[str, Any], path: Path) -> None:
 
 
 def draw(result: Mapping[str, Any]) -> str:
-    """Returns the picture: bars of the share of a step that is lost, then strips of the ranks' times over the steps."""
+    """Returns the picture: bars of the share of a step that is lost, then the most ranks' times over the steps."""
     dp_sizes = [ranks["dp_size"] for ranks in result["policies"][0]["ranks"]]
     parts, y = _bars(result, dp_sizes)
-    strips, y = _strips(result, len(dp_sizes) - 1, y + 24) if dp_sizes else ([], y)
+    strips, y = _strips(result, dp_sizes.index(max(dp_sizes)), y + 24)
     head = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {y}" width="{_WIDTH}" height="{y}" role="img" '
         'font-family="system-ui, sans-serif" font-size="13" fill="#222">',
@@ -79,7 +79,8 @@ def _bars(result: Mapping[str, Any], dp_sizes: Sequence[int]) -> tuple[list[str]
 
 
 def _strips(result: Mapping[str, Any], k: int, y: int) -> tuple[list[str], int]:
-    ranks_of = {policy["policy"]: policy["ranks"][k] for policy in result["policies"]}
+    shown = (result["policies"][0]["policy"], "as they come")
+    ranks_of = {p["policy"]: p["ranks"][k] for p in result["policies"] if p["policy"] in shown}
     steps = [step for ranks in ranks_of.values() for step in ranks["steps_s"]]
     if not steps:
         return [], y
