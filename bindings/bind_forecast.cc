@@ -88,6 +88,7 @@ const char* name_of(LongSample::Fate fate) {
 nb::dict forecast_dict(const ForecastReport& r) {
   nb::dict out;
   out["positions"] = r.n_positions;
+  out["positions_known"] = r.n_known;
   out["positions_at_most"] = r.n_positions_at_most;
   out["positions_per_epoch"] = r.n_per_epoch;
   out["is_finite"] = r.is_finite;
@@ -121,6 +122,7 @@ nb::dict index_dict(const IndexReport& r) {
   nb::dict out;
   out["rows"] = r.n_rows;
   out["rows_in_all"] = r.n_rows_in_all;
+  out["rows_known"] = r.n_known;
   add_rejected(out, r.rejected);
   nb::dict media;
   media["images"] = r.n_images;

@@ -158,7 +158,17 @@ def test_people_can_read_it(data: DataSet, tmp_path: Path) -> None:
 def test_what_json_holds(data: DataSet, tmp_path: Path) -> None:
     """Programs read it: keys are added, never taken away."""
     assert list(found(settings_for(data, tmp_path), tmp_path)) == [
-        *("index_dir", "rows", "elapsed_s", "rows_per_s", "rejected", "rejected_by_code", "examples", "meaning"),
+        *(
+            "index_dir",
+            "rows",
+            "rows_known",
+            "elapsed_s",
+            "rows_per_s",
+            "rejected",
+            "rejected_by_code",
+            "examples",
+            "meaning",
+        ),
         *("media", "rows_with_length", "tokens", "target_tokens", "patches", "media_per_row", "pixels", "gflop"),
         *("vision_share", "over_long", "suggestion"),
     ]

@@ -192,7 +192,7 @@ def test_what_json_holds(sized: DataSet, tmp_path: Path) -> None:
     assert list(result) == ["packs", "walked", "data", "flops_per_s", "policies"]
     assert list(result["packs"]) == ["tokens_per_pack", "packs_per_step", "window_samples"]
     assert list(result["walked"]) == [
-        *("positions", "positions_per_epoch", "steps", "is_finite", "elapsed_s", "positions_per_s"),
+        *("positions", "positions_known", "positions_per_epoch", "steps", "is_finite", "elapsed_s", "positions_per_s"),
     ]
     assert list(result["data"]) == [
         *("usable", "left_out", "left_out_by_code", "over_long", "cut", "unsized_samples", "unsized_media"),

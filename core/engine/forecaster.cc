@@ -195,6 +195,7 @@ void Forecaster::count(const MeasuredWindow& window) {
   MutexLock lock(mu_);
   for (const MeasuredSample& sample : window.samples) {
     ++report_.n_positions;
+    report_.n_known += sample.from == LengthsFrom::kIndex ? 1 : 0;
     const bool is_over_long = sample.bad.reason() == Reason::kSeqTooLong;
     if (!sample.bad.ok() && !is_over_long) continue;
     const std::int64_t n_unsized = unsized_media(sample);

@@ -34,9 +34,9 @@ struct ForecastOptions {
   // The walk ends with whichever comes first, and with a finite order; without both it has no end.
   std::optional<std::int64_t> n_steps = {};
   std::optional<std::int64_t> n_epochs = {};  ///< whole ones, and at least one step
-  bool reads_headers = false;            ///< of media whose size neither the row nor the index says
-  bool compares = false;                 ///< every policy, not only kAsSet
-  std::size_t n_longest = 5;             ///< samples that are named
+  bool reads_headers = false;                 ///< of media whose size neither the row nor the index says
+  bool compares = false;                      ///< every policy, not only kAsSet
+  std::size_t n_longest = 5;                  ///< samples that are named
 };
 
 /// A sample that is named because it is long.
@@ -61,6 +61,7 @@ struct PackForecast {
 };
 
 struct ForecastReport {
+  std::uint64_t n_known = 0;              ///< positions whose lengths were in the index
   std::uint64_t n_positions = 0;          ///< of the order, walked
   std::uint64_t n_positions_at_most = 0;  ///< what the walk ends with, unless the steps are complete before
   std::uint64_t n_per_epoch = 0;          ///< positions of an epoch

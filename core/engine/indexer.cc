@@ -59,6 +59,7 @@ void Indexer::count(const MeasuredWindow& window) {
   for (std::size_t i = 0; i < window.samples.size(); ++i) {
     const MeasuredSample& sample = window.samples[i];
     ++report_.n_rows;
+    report_.n_known += sample.from == LengthsFrom::kIndex ? 1 : 0;
     count_media(sample);
     if (!is_length_known(sample)) continue;
     ++report_.n_lengths;

@@ -27,6 +27,7 @@ struct IndexOptions {
 /// What was found. Rows are those seen so far; of rows that are over-long by the settings lengths count all the same.
 struct IndexReport {
   std::uint64_t n_rows = 0, n_rows_in_all = 0;
+  std::uint64_t n_known = 0;  ///< rows whose lengths were in the index already
   RejectedRows rejected;
   std::uint64_t n_images = 0, n_clips = 0;  ///< of rows that could be read
   std::uint64_t n_unsized = 0;              ///< pictures whose size is not known, frames of clips each

@@ -63,10 +63,11 @@ def show_forecast(result: Mapping[str, Any], console: Console) -> None:
 def _say_data(result: Mapping[str, Any], say: Callable[[str, str], None]) -> None:
     walked, data = result["walked"], result["data"]
     whole = "a whole epoch" if walked["positions"] >= walked["positions_per_epoch"] else "part of an epoch"
+    known = f", {walked['positions_known']} known from the index" if walked["positions_known"] else ""
     say(
         "walked",
         f"{walked['positions']} positions of the order ({whole}) in {walked['elapsed_s']:.1f} s "
-        f"({walked['positions_per_s']:.0f} rows/s)",
+        f"({walked['positions_per_s']:.0f} rows/s{known})",
     )
     if data["unsized_samples"]:
         say(

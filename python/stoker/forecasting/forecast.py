@@ -91,6 +91,7 @@ def summary(report: Mapping[str, Any], settings: Settings, asked: Asked) -> dict
         },
         "walked": {
             "positions": positions,
+            "positions_known": report["positions_known"],
             "positions_per_epoch": per_epoch,
             "steps": report["steps"],
             "is_finite": report["is_finite"],

@@ -69,6 +69,7 @@ def summary(report: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
     return {
         "index_dir": str(settings.resolved_index_dir()),
         "rows": report["rows"],
+        "rows_known": report["rows_known"],
         "elapsed_s": report["elapsed_s"],
         "rows_per_s": report["rows"] / report["elapsed_s"] if report["elapsed_s"] > 0 else 0.0,
         "rejected": report["rejected"],

@@ -33,7 +33,8 @@ def show_statistics(result: Mapping[str, Any], settings: Settings, console: Cons
         shown = text.encode("utf-8", "backslashreplace").decode("utf-8")
         console.print(shown, markup=False, soft_wrap=True)
 
-    say(f"rows        {result['rows']} in {result['elapsed_s']:.1f} s ({result['rows_per_s']:.0f} rows/s)")
+    known = f", {result['rows_known']} were in the index" if result["rows_known"] else ""
+    say(f"rows        {result['rows']} in {result['elapsed_s']:.1f} s ({result['rows_per_s']:.0f} rows/s){known}")
     _say_rejected(result, say, ledger)
     media = result["media"]
     if media["images"] or media["clips"]:
