@@ -15,11 +15,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# base <- metric <- exec <- { exchange mem } <- data <- { manifest plan source media text } <- model <- pipeline <- engine
+# base <- metric <- exec <- { exchange mem } <- data <- { index manifest plan source media text } <- model <- pipeline <- engine
 #         metric <- diagnose <- { tune simulate }                      (only engine joins these to the pipeline)
 # engine <- bindings
 _DATA = {"base", "metric", "exec", "mem", "data"}
-_STAGES = _DATA | {"manifest", "plan", "source", "media", "text"}
+_STAGES = _DATA | {"index", "manifest", "plan", "source", "media", "text"}
 INCLUDES: dict[str, set[str]] = {
     "base": set(),
     "metric": {"base"},
@@ -27,6 +27,7 @@ INCLUDES: dict[str, set[str]] = {
     "exchange": {"base", "metric", "exec"},
     "mem": {"base", "metric", "exec"},
     "data": {"base", "metric", "exec", "mem"},
+    "index": _DATA,
     "manifest": _DATA,
     "plan": _DATA,
     "source": _DATA,

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/wire.h"
+#include "data/lengths_wire.h"
 
 namespace stoker {
 namespace {
@@ -31,15 +32,6 @@ enum ImageFlag : std::uint8_t {
   kImageFlags = 127,
 };
 enum SampleFlag : std::uint8_t { kIsBadSample = 1, kIsTruncated = 2, kSampleFlags = 3 };
-
-/// Names do not change between versions, numbers may.
-void put_reason(WireWriter& to, Reason reason) { to.text(name_of(reason)); }
-
-Reason take_reason(WireReader& from) {
-  const auto reason = reason_named(from.text(64));
-  if (!reason || *reason == Reason::kNone) from.fail();
-  return reason.value_or(Reason::kInternal);
-}
 
 void put_sides(WireWriter& to, std::int32_t height_px, std::int32_t width_px) {
   to.varint(static_cast<std::uint64_t>(height_px));
@@ -97,36 +89,6 @@ ImageLengths take_image(WireReader& from) {
   return image;
 }
 
-void put_wish(WireWriter& to, const SizeWish& wish) {
-  to.byte(wish == SizeWish{} ? 0 : 1);
-  if (wish == SizeWish{}) return;
-  for (const std::int64_t n : {wish.min_pixels, wish.max_pixels, wish.total_pixels}) {
-    to.varint(static_cast<std::uint64_t>(n));
-  }
-  to.varint(static_cast<std::uint64_t>(wish.resized_height_px));
-  to.varint(static_cast<std::uint64_t>(wish.resized_width_px));
-}
-
-SizeWish take_wish(WireReader& from) {
-  SizeWish wish;
-  const std::uint8_t is_there = from.byte();
-  if (is_there > 1) from.fail();
-  if (is_there != 1) return wish;
-  for (std::int64_t* n : {&wish.min_pixels, &wish.max_pixels, &wish.total_pixels}) {
-    *n = static_cast<std::int64_t>(from.varint(kMostPixels));
-  }
-  wish.resized_height_px = static_cast<std::int32_t>(from.varint(kMostPixelsASide));
-  wish.resized_width_px = static_cast<std::int32_t>(from.varint(kMostPixelsASide));
-  if (wish == SizeWish{}) from.fail();
-  return wish;
-}
-
-double take_rate(WireReader& from) {
-  const double rate = std::bit_cast<double>(from.fixed64());
-  if (!std::isfinite(rate) || rate < 0 || std::signbit(rate)) from.fail();
-  return from.ok() ? rate : 0;
-}
-
 void put_sample(WireWriter& to, const SampleLengths& sample) {
   const bool is_usable = sample.is_usable();
   to.varint(sample.order_index);
@@ -149,8 +111,8 @@ void put_sample(WireWriter& to, const SampleLengths& sample) {
   to.varint(sample.clips.size());
   for (const ClipLengths& clip : sample.clips) {
     put_wish(to, clip.wish);
-    to.fixed64(std::bit_cast<std::uint64_t>(clip.frames_per_s));
-    to.fixed64(std::bit_cast<std::uint64_t>(clip.source_frames_per_s));
+    put_rate(to, clip.frames_per_s);
+    put_rate(to, clip.source_frames_per_s);
     to.varint(clip.frames.size());
     for (const ImageLengths& frame : clip.frames) put_image(to, frame);
   }
@@ -192,6 +154,46 @@ SampleLengths take_sample(WireReader& from) {
 }
 
 }  // namespace
+
+void put_reason(WireWriter& to, Reason reason) { to.text(name_of(reason)); }
+
+Reason take_reason(WireReader& from) {
+  const auto reason = reason_named(from.text(64));
+  if (!reason || *reason == Reason::kNone) from.fail();
+  return reason.value_or(Reason::kInternal);
+}
+
+void put_wish(WireWriter& to, const SizeWish& wish) {
+  to.byte(wish == SizeWish{} ? 0 : 1);
+  if (wish == SizeWish{}) return;
+  for (const std::int64_t n : {wish.min_pixels, wish.max_pixels, wish.total_pixels}) {
+    to.varint(static_cast<std::uint64_t>(n));
+  }
+  to.varint(static_cast<std::uint64_t>(wish.resized_height_px));
+  to.varint(static_cast<std::uint64_t>(wish.resized_width_px));
+}
+
+SizeWish take_wish(WireReader& from) {
+  SizeWish wish;
+  const std::uint8_t is_there = from.byte();
+  if (is_there > 1) from.fail();
+  if (is_there != 1) return wish;
+  for (std::int64_t* n : {&wish.min_pixels, &wish.max_pixels, &wish.total_pixels}) {
+    *n = static_cast<std::int64_t>(from.varint(kMostPixels));
+  }
+  wish.resized_height_px = static_cast<std::int32_t>(from.varint(kMostPixelsASide));
+  wish.resized_width_px = static_cast<std::int32_t>(from.varint(kMostPixelsASide));
+  if (wish == SizeWish{}) from.fail();
+  return wish;
+}
+
+void put_rate(WireWriter& to, double rate) { to.fixed64(std::bit_cast<std::uint64_t>(rate)); }
+
+double take_rate(WireReader& from) {
+  const double rate = std::bit_cast<double>(from.fixed64());
+  if (!std::isfinite(rate) || rate < 0 || std::signbit(rate)) from.fail();
+  return from.ok() ? rate : 0;
+}
 
 Hash128 media_key(std::string_view store, std::string_view url) {
   if (!url.starts_with("s3://") || store.empty()) return hash128(url);
