@@ -7,6 +7,7 @@
 #include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <latch>
 #include <string>
 #include <thread>
 #include <vector>
@@ -228,6 +229,54 @@ TEST_F(ManifestTest, ManyBuildersAtOnce) {
   std::size_t n_all = 0;
   for ([[maybe_unused]] const auto& entry : fs::directory_iterator(options_.index_dir)) ++n_all;
   EXPECT_EQ(n_all, 2U) << "temporary files were left";
+}
+
+TEST_F(ManifestTest, OneOfManyScansAndFindsTheSidesOfASplitToo) {
+  std::string content;
+  for (int i = 0; i < 20'000; ++i) content += "{\"row\": " + std::to_string(i) + "}\n";
+  const std::string path = write("a", content);
+  const auto n_scanned = [&] {
+    constexpr int kThreads = 8;
+    std::latch all_here(kThreads);
+    std::atomic<int> n = 0;
+    std::vector<std::jthread> threads;
+    for (int t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&] {
+        all_here.arrive_and_wait();
+        const auto manifest = Manifest::open(path, options_);
+        ASSERT_TRUE(manifest.ok()) << manifest.status().to_string();
+        n += manifest->was_scanned() ? 1 : 0;
+        EXPECT_EQ(manifest->n_rows(false) + manifest->n_rows(true), 20'000U);
+        EXPECT_EQ(manifest->n_rows(true) > 0, options_.split.has_value());
+      });
+    }
+    threads.clear();
+    return n.load();
+  };
+  EXPECT_EQ(n_scanned(), 1);
+  EXPECT_EQ(n_scanned(), 0);
+  options_.split = SplitRule{.key = "k", .held_out_millionths = 100'000};
+  EXPECT_EQ(n_scanned(), 1) << "the index does not know the sides";
+  EXPECT_EQ(n_scanned(), 0);
+  EXPECT_EQ(n_files(".claim"), 0U);
+  for (const auto& entry : fs::directory_iterator(options_.index_dir)) {
+    if (entry.path().extension() == ".sides") fs::resize_file(entry.path(), 100);
+  }
+  EXPECT_EQ(n_scanned(), 1) << "a damaged file";
+}
+
+TEST_F(ManifestTest, TwoFilesAtOnePathHaveAHintEach) {
+  const std::string path = write("a", "1\n2\n");
+  const fs::path other = dir_ / "other";
+  write("other", "3\n");
+  EXPECT_TRUE(open(path).was_scanned());
+  fs::rename(path, dir_ / "kept");
+  fs::rename(other, path);
+  EXPECT_TRUE(open(path).was_scanned());
+  fs::rename(path, other);
+  fs::rename(dir_ / "kept", path);
+  EXPECT_FALSE(open(path).was_scanned());
+  EXPECT_EQ(open(path).n_rows(), 2U);
 }
 
 TEST_F(ManifestTest, RowsOverTheLimitAreRefusedAndTheOthersAreNot) {

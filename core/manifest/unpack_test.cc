@@ -4,13 +4,19 @@
 #include <zlib.h>
 #include <zstd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <memory>
+#include <optional>
+#include <stop_token>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/rng.h"
+#include "manifest/claim.h"
+#include "manifest/files.h"
 #include "manifest/index.h"
 
 namespace stoker {
@@ -174,6 +180,37 @@ TEST_F(UnpackTest, EmptyFiles) {
     ASSERT_TRUE(manifest.ok()) << manifest.status().message();
     EXPECT_EQ(manifest->n_rows(), 0U);
   }
+}
+
+TEST_F(UnpackTest, WaitsForWhoeverUnpacksAndTakesOverFromTheDead) {
+  const std::string path = put("rows.gz", gzip("{\"a\": 1}\n{\"a\": 2}\n"));
+  ManifestOptions options;
+  options.index_dir = (folder_ / "index").string();
+  options.claim = {.beat = std::chrono::milliseconds(5),
+                   .lease = std::chrono::milliseconds(60),
+                   .look = std::chrono::milliseconds(1)};
+  fs::create_directories(options.index_dir);
+  const std::string claimed = hint_path(options.index_dir, path, *stamp_of(path), "unpacked") + ".claim";
+  std::optional<std::unique_ptr<Claim>> held = *Claim::take(
+      claimed, [] { return false; }, {}, {}, options.claim);
+  (*held)->tell(7, 9);
+  int n_heard = 0;
+  std::stop_source stop;
+  options.on_progress = [&](std::uint64_t n_done, std::uint64_t n_all) {
+    EXPECT_EQ(n_done, 7U);
+    EXPECT_EQ(n_all, 9U);
+    ++n_heard;
+    stop.request_stop();
+  };
+  EXPECT_EQ(Manifest::open(path, options, stop.get_token()).status().reason(), Reason::kStopped);
+  EXPECT_EQ(n_heard, 1);
+  held.reset();
+  std::ofstream(claimed) << "somebody who died";
+  options.on_progress = {};
+  const auto manifest = Manifest::open(path, options);
+  ASSERT_TRUE(manifest.ok()) << manifest.status().to_string();
+  EXPECT_EQ(manifest->n_rows(), 2U);
+  EXPECT_FALSE(fs::exists(claimed));
 }
 
 }  // namespace
