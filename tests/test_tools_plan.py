@@ -157,6 +157,7 @@ def test_any_number_of_ranks_that_divides(sized: DataSet, tmp_path: Path) -> Non
     assert refused.exit_code == 2
     assert "dp_size 3 does not divide pack.packs_per_step 4" in refused.stderr
     assert "can be divided by 1, 2, 4" in refused.stderr
+    assert plan(settings, tmp_path, "--dp-size", "99999999999").exit_code == 2
     many = ("--packs-per-step", "1024", "--epochs", "1", "--tokens-per-pack", "450")
     assert "DATA_TOO_SMALL" in plan(settings, tmp_path, *many).stderr
     finite = settings.replace(epochs=1)

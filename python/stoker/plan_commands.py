@@ -28,14 +28,22 @@ def plan(
     dp_size: Annotated[
         list[int] | None,
         typer.Option(
-            "--dp-size", min=1, metavar="N", help="Data-parallel ranks; may be repeated. Default: one a pack."
+            "--dp-size",
+            min=1,
+            max=1 << 20,
+            metavar="N",
+            help="Data-parallel ranks; may be repeated. Default: one a pack.",
         ),
     ] = None,
     steps: Annotated[
         int | None,
-        typer.Option("--steps", min=1, help=f"Steps to plan. Default: {_STEPS}, or an epoch if that is less."),
+        typer.Option(
+            "--steps", min=1, max=1 << 40, help=f"Steps to plan. Default: {_STEPS}, or an epoch if that is less."
+        ),
     ] = None,
-    epochs: Annotated[int | None, typer.Option("--epochs", min=1, help="Plan so many whole epochs.")] = None,
+    epochs: Annotated[
+        int | None, typer.Option("--epochs", min=1, max=1_000_000, help="Plan so many whole epochs.")
+    ] = None,
     measure: Annotated[
         bool, typer.Option("--measure", help="Read headers of media whose size neither row nor index says.")
     ] = False,
