@@ -20,6 +20,7 @@
 #include "engine/loader.h"
 #include "exec/cpu.h"
 #include "key_source.h"
+#include "key_values.h"
 #include "text_options.h"
 #include "user_code.h"
 
@@ -73,6 +74,14 @@ Share::Kind share_named(const std::string& name) {
   throw nb::value_error("share: once, repeat, samples or weight");
 }
 
+ExchangeKind exchange_named(const std::string& name) {
+  if (name == "none") return ExchangeKind::kNone;
+  if (name == "dir") return ExchangeKind::kDir;
+  if (name == "tcp") return ExchangeKind::kTcp;
+  if (name == "torch") return ExchangeKind::kForeign;
+  throw nb::value_error("exchange: none, dir, tcp or torch");
+}
+
 void bind_settings(nb::module_& m) {
   nb::class_<LoaderSettings>(m, "LoaderSettings")
       .def(nb::init<>())
@@ -97,6 +106,20 @@ void bind_settings(nb::module_& m) {
       .def_rw("dp_size", &LoaderSettings::dp_size)
       .def_rw("index_dir", &LoaderSettings::index_dir)
       .def_rw("outage_limit_s", &LoaderSettings::outage_limit_s)
+      .def(
+          "set_exchange",
+          [](LoaderSettings& s, const std::string& kind, std::string job, std::string host, std::uint16_t port,
+             bool is_host, std::string secret, std::optional<nb::object> store) {
+            s.exchange = {.kind = exchange_named(kind),
+                          .job = std::move(job),
+                          .host = std::move(host),
+                          .port = port,
+                          .is_host = is_host,
+                          .secret = std::move(secret),
+                          .values = store ? make_key_values(std::move(*store)) : nullptr};
+          },
+          nb::kw_only(), "kind"_a, "job"_a = "", "host"_a = "", "port"_a = 0, "is_host"_a = false, "secret"_a = "",
+          "store"_a = nb::none(), "How ranks tell each other what they measured; see stoker.exchange.")
       .def(
           "set_output",
           [](LoaderSettings& s, std::string model, std::uint64_t seed, bool is_shuffled,

@@ -10,21 +10,6 @@ from loader_data import DataSet, good_data, ledger, settings_for
 from stoker import InvalidArgumentError, Loader, Settings
 
 
-def test_ranks_that_see_different_data_are_stopped(tmp_path: Path) -> None:
-    data = good_data(tmp_path / "data", 32)
-    settings = settings_for(data, tmp_path, bad_samples={"max_fraction": 1.0})
-    with Loader(settings, dp_rank=0, dp_size=2) as loader:
-        next(loader)
-    for image in sorted((data.folder / "images").iterdir())[::3]:  # a node whose mount lacks some files
-        image.unlink()
-    with Loader(settings, dp_rank=1, dp_size=2) as loader:
-        for _ in range(2):
-            with pytest.raises(InvalidArgumentError, match=r"window 0 was planned as") as error:
-                next(loader)
-            assert error.value.code == "PLAN_MISMATCH"
-            assert str(tmp_path / "index" / "plans") in str(error.value)
-
-
 def test_ranks_of_one_process_plan_at_the_same_time(tmp_path: Path) -> None:
     settings = settings_for(good_data(tmp_path / "data", 24), tmp_path)
     problems: list[BaseException] = []

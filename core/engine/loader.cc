@@ -170,12 +170,10 @@ Status Loader::start() {
     if (!open_status_.ok()) return open_status_;
   }
   ledger_ = std::make_unique<Ledger>(settings_.bad_samples.ledger);
-  Digest digest;
-  digest.add(fingerprint_);
   MutexLock lock(life_mu_);
   STOKER_CHECKED(check_usable());
-  pipeline_ = std::make_unique<Pipeline>(settings_, *dataset_, model_, std::move(fetcher_),
-                                         PlanDigests(settings_.index_dir, digest.hex()), cursor_, clock_);
+  pipeline_ =
+      std::make_unique<Pipeline>(settings_, *dataset_, model_, std::move(fetcher_), fingerprint_, cursor_, clock_);
   history_.push_back(cursor_);
   has_started_ = true;
   return {};

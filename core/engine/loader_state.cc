@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
-#include <sstream>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -16,16 +14,6 @@ namespace {
 // too, it must be supposed that it changes the order.
 constexpr std::array<std::string_view, 10> kKeepTheOrder = {
     "box_text", "labels", "loss_weights", "media", "media_changed", "model", "pack", "reference", "rows", "user_code"};
-
-std::map<std::string, std::string> parts_of(const std::string& fingerprint) {
-  std::map<std::string, std::string> out;
-  std::istringstream in(fingerprint);
-  for (std::string word; in >> word;) {
-    const std::size_t equals = word.find('=');
-    out[word.substr(0, equals)] = equals == std::string::npos ? "" : word.substr(equals + 1);
-  }
-  return out;
-}
 
 std::string quoted(std::span<const std::string> names) { return fmt::format("`{}`", fmt::join(names, "`, `")); }
 
@@ -41,26 +29,6 @@ std::string what_it_means(const LoaderState& state, std::span<const std::string>
 }
 
 }  // namespace
-
-std::vector<std::string> differing_settings(const std::string& a, const std::string& b) {
-  const auto left = parts_of(a);
-  const auto right = parts_of(b);
-  std::vector<std::string> names;
-  for (const auto& [name, value] : left) {
-    const auto found = right.find(name);
-    if (found == right.end() || found->second != value) names.push_back(name);
-  }
-  for (const auto& [name, value] : right) {
-    if (!left.contains(name)) names.push_back(name);
-  }
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
-std::string differing_setting(const std::string& a, const std::string& b) {
-  const std::vector<std::string> names = differing_settings(a, b);
-  return names.empty() ? "" : names.front();
-}
 
 Result<ResumePoint> resume_point(const LoaderState& state, const std::string& fingerprint,
                                  std::span<const std::string> accepted) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "pipeline/fingerprints.h"
 #include "plan/step.h"
 
 namespace stoker {
@@ -33,10 +34,5 @@ struct ResumePoint {
 /// @return STATE for another version, or naming the settings that differ and are not accepted.
 Result<ResumePoint> resume_point(const LoaderState& state, const std::string& fingerprint,
                                  std::span<const std::string> accepted);
-
-/// The settings in which two fingerprints differ, sorted by name.
-std::vector<std::string> differing_settings(const std::string& a, const std::string& b);
-/// The first of them, or "" if the fingerprints are equal.
-std::string differing_setting(const std::string& a, const std::string& b);
 
 }  // namespace stoker

@@ -154,6 +154,7 @@ class DirStore final : public ValueStore {
   }
 
   std::string describe() const override { return "the folder " + folder_; }
+  std::string left_by(const std::string& space) const override { return folder_ + "/" + space; }
 
  private:
   std::string folder_of(const StoreKey& key) const {

@@ -64,14 +64,14 @@ std::string Exchange::next_value() {
   return fmt::format("{} {}", owner_, ++n_values_);
 }
 
-Result<Claim> Exchange::claim(std::uint64_t window, const std::string& name, Nanos lease, std::stop_token stop) {
+Result<Claimed> Exchange::claim(std::uint64_t window, const std::string& name, Nanos lease, std::stop_token stop) {
   const ClaimKey key(window, name);
   const std::string value = next_value();
   const auto mine = [&](bool is_taken_over) {
     MutexLock lock(mu_);
     mine_[key] = value;
     seen_.erase(key);
-    return Claim{.is_mine = true, .holder = "", .is_taken_over = is_taken_over};
+    return Claimed{.is_mine = true, .holder = "", .is_taken_over = is_taken_over};
   };
   STOKER_TRY(std::string there, store_->compare_set({space_, window, name}, "", value, stop));
   if (there == value) return mine(false);
@@ -79,7 +79,7 @@ Result<Claim> Exchange::claim(std::uint64_t window, const std::string& name, Nan
   {
     MutexLock lock(mu_);
     const auto own = mine_.find(key);
-    if (own != mine_.end() && own->second == there) return Claim{.is_mine = true, .holder = ""};
+    if (own != mine_.end() && own->second == there) return Claimed{.is_mine = true, .holder = ""};
     Seen& seen = seen_[key];
     if (seen.value != there) seen = {there, clock_.now()};
     is_silent = clock_.now() - seen.since >= lease;
@@ -89,7 +89,7 @@ Result<Claim> Exchange::claim(std::uint64_t window, const std::string& name, Nan
     if (now == value) return mine(true);
     there = now;
   }
-  return Claim{.is_mine = false, .holder = holder_of(there)};
+  return Claimed{.is_mine = false, .holder = holder_of(there)};
 }
 
 Result<bool> Exchange::renew(std::uint64_t window, const std::string& name, std::stop_token stop) {

@@ -16,7 +16,7 @@
 namespace stoker {
 
 /// What came of asking for a claim.
-struct Claim {
+struct Claimed {
   bool is_mine = false;
   std::string holder;          ///< of another's: who
   bool is_taken_over = false;  ///< mine, from a holder who was silent
@@ -46,7 +46,7 @@ class Exchange {
 
   /// Asks for a claim. One that is held by another becomes free when it was not renewed for `lease`, counted from when
   /// it was first asked for here.
-  Result<Claim> claim(std::uint64_t window, const std::string& name, Nanos lease, std::stop_token stop)
+  Result<Claimed> claim(std::uint64_t window, const std::string& name, Nanos lease, std::stop_token stop)
       STOKER_EXCLUDES(mu_);
   /// Shows that the holder lives. @return false if the claim is another's by now, or gone.
   Result<bool> renew(std::uint64_t window, const std::string& name, std::stop_token stop) STOKER_EXCLUDES(mu_);
@@ -62,6 +62,7 @@ class Exchange {
 
   const std::string& space() const { return space_; }
   std::string describe() const { return store_->describe(); }
+  std::string left_by() const { return store_->left_by(space_); }
 
  private:
   struct Seen {

@@ -111,7 +111,7 @@ class ExchangeContract : public ::testing::TestWithParam<Kind> {
   std::unique_ptr<Exchange> rank(int number, const std::string& space = "run") {
     return std::make_unique<Exchange>(job_->store(), space, "rank " + std::to_string(number), clock_);
   }
-  const std::stop_token never_;
+  const std::stop_token never_ = {};
   FakeClock clock_;
   std::unique_ptr<Job> job_ = GetParam().make();
 };
@@ -194,7 +194,7 @@ TEST_P(ExchangeContract, AClaimIsHeldWhileItIsRenewed) {
   EXPECT_TRUE(a->claim(1, "share", lease, never_)->is_mine);
   EXPECT_TRUE(a->claim(1, "share", lease, never_)->is_mine);
   for (int i = 0; i < 4; ++i) {
-    const Claim claim = b->claim(1, "share", lease, never_).value();
+    const Claimed claim = b->claim(1, "share", lease, never_).value();
     EXPECT_FALSE(claim.is_mine);
     EXPECT_EQ(claim.holder, "rank 0");
     clock_.advance(seconds(4));
@@ -204,7 +204,7 @@ TEST_P(ExchangeContract, AClaimIsHeldWhileItIsRenewed) {
   clock_.advance(seconds(4));
   EXPECT_FALSE(b->claim(1, "share", lease, never_)->is_mine);
   clock_.advance(seconds(1));
-  const Claim taken = b->claim(1, "share", lease, never_).value();
+  const Claimed taken = b->claim(1, "share", lease, never_).value();
   EXPECT_TRUE(taken.is_mine && taken.is_taken_over);
   EXPECT_FALSE(a->renew(1, "share", never_).value());
   EXPECT_EQ(a->claim(1, "share", lease, never_)->holder, "rank 1");
@@ -243,7 +243,7 @@ class DirStoreTest : public ::testing::Test {
     std::filesystem::last_write_time(path, std::filesystem::file_time_type::clock::now() - std::chrono::hours(25));
   }
   const std::filesystem::path folder_ = std::filesystem::temp_directory_path() / ("stoker-dir-store-" + random_hex(8));
-  const std::stop_token never_;
+  const std::stop_token never_ = {};
 };
 
 TEST_F(DirStoreTest, WhatEarlierJobsLeftGoesAfterADay) {

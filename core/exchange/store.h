@@ -51,6 +51,11 @@ class ValueStore {
   virtual Status drop_before(const std::string& space, std::uint64_t window, std::stop_token stop) = 0;
   /// For people: "the folder /x", "rank 0 at 10.0.0.1:23456".
   virtual std::string describe() const = 0;
+  /// What to remove so that a space begins anew; empty where nothing outlives the job.
+  virtual std::string left_by(const std::string& space) const {
+    (void)space;
+    return "";
+  }
 };
 
 }  // namespace stoker

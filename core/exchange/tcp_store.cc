@@ -180,13 +180,16 @@ class TcpStore final : public ValueStore {
   /// All requests may be sent twice: the second time they find what the first one did.
   Result<std::string> ask_alone(const std::string& message, const std::stop_token& stop) {
     const auto began = Clock::now();
-    const milliseconds limit = has_met_ ? options_.lost_limit : options_.meet_limit;
+    const milliseconds limit = is_lost_ ? milliseconds(0) : has_met_ ? options_.lost_limit : options_.meet_limit;
     bool is_told = false;
     for (milliseconds pause(20);; pause = std::min(pause * 2, milliseconds(1000))) {
       Status why = connect(stop);
       if (why.ok()) {
         auto answer = connection_->ask(message, kAnswerLimit, stop);
-        if (answer.ok()) return answer;
+        if (answer.ok()) {
+          is_lost_ = false;
+          return answer;
+        }
         connection_.reset();
         why = std::move(answer).status();
       }
@@ -203,12 +206,14 @@ class TcpStore final : public ValueStore {
     }
   }
 
-  Status gone(const Status& why, milliseconds passed) const {
+  Status gone(const Status& why, milliseconds passed) {
+    is_lost_ = has_met_;
     if (has_met_) return lost(fmt::format("{}: {}", describe(), why.message()));
     return Status(Reason::kSettings,
                   fmt::format("{} was not found in {} s: {}. Rank 0 runs it while its loader is open: is MASTER_ADDR "
-                              "its host, and may ranks connect to it? `exchange: {{port: ...}}` names a port that a "
-                              "firewall lets through; `exchange: dir` shares by a folder",
+                              "its host, may ranks connect to it, and is STOKER_EXCHANGE_SECRET the same everywhere? "
+                              "`exchange_port` names a port that a firewall lets through; `exchange: dir` shares by "
+                              "a folder",
                               describe(), passed.count() / 1000, why.message()));
   }
 
@@ -245,6 +250,7 @@ class TcpStore final : public ValueStore {
 
   std::optional<Connection> connection_;  // from here on: of whoever made is_busy_ true
   bool has_met_ = false;
+  bool is_lost_ = false;  // one try each, until it is back
 };
 
 }  // namespace

@@ -15,7 +15,7 @@ struct TcpStoreOptions {
   std::vector<std::uint16_t> ports;  ///< where its service may be; tried in turn, the secret tells
   std::string secret;
   std::chrono::milliseconds meet_limit{600'000};  ///< for rank 0 to appear at first
-  std::chrono::milliseconds lost_limit{10'000};   ///< for it to come back later
+  std::chrono::milliseconds lost_limit{2000};     ///< for it to come back later
 };
 
 /// Values in the service of rank 0 (tcp_server.h). Connects with the first call, and again when the connection breaks;

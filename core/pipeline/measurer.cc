@@ -175,6 +175,10 @@ void Measurer::read_ended(const std::shared_ptr<Task>& task, std::size_t index, 
 void Measurer::fetch_header(std::shared_ptr<Task> task, std::size_t index, std::size_t image, Buffer have,
                             std::uint64_t want_end) {
   const std::string& url = task->samples[index].picture(image).url;
+  if (!options_.headers_refused.empty()) {
+    return read_ended(task, index, image,
+                      Status(Reason::kSettings, shown_media(url) + ": " + options_.headers_refused));
+  }
   const std::uint64_t offset = have.size();
   probes_.add(1);
   FetchRequest request{.url = url,

@@ -43,6 +43,8 @@ struct MeasureOptions {
   std::function<void(std::uint64_t order_index, const Sample& row, const RowNotes& notes)> on_row = {};
   /// Of small objects that came whole with their headers, so that they need not be read again.
   std::size_t max_whole_bytes = 0;
+  /// Not empty: a header that would have to be read ends the run, SETTINGS, with these words.
+  std::string headers_refused = {};
   std::size_t max_known_sizes = 1'000'000;  ///< remembered: about 80 bytes each
 };
 

@@ -14,7 +14,7 @@ constexpr std::size_t kWholeShare = 64;
 }  // namespace
 
 Pipeline::Pipeline(const LoaderSettings& settings, const Dataset& dataset, std::shared_ptr<const qwen_vl::QwenVl> model,
-                   std::unique_ptr<Fetcher> fetcher, PlanDigests digests, PlanState start, const Clock& clock)
+                   std::unique_ptr<Fetcher> fetcher, std::string fingerprint, PlanState start, const Clock& clock)
     : clock_(clock),
       template_stage_(settings.template_stage),
       began_(clock.now()),
@@ -25,8 +25,10 @@ Pipeline::Pipeline(const LoaderSettings& settings, const Dataset& dataset, std::
       workers_(settings.speed.cpu_threads, "stoker-cpu", clock),
       gate_(static_cast<std::int64_t>(start.step), settings.speed.prefetch_steps),
       measurer_(settings, dataset, model, *fetcher_, workers_,
-                {.max_whole_bytes = settings.speed.memory_limit_bytes / kWholeShare}),
-      planner_(settings, dataset, measurer_, std::move(digests), gate_, start, clock),
+                {.max_whole_bytes = settings.speed.memory_limit_bytes / kWholeShare,
+                 .headers_refused = headers_refused(settings)}),
+      exchange_(settings, std::move(fingerprint), start, clock),
+      planner_(settings, dataset, measurer_, exchange_, gate_, start, clock),
       preparer_(
           settings, dataset, model, blocks_, *fetcher_, workers_, clock,
           [this](ReadyPack pack) { pack_done(std::move(pack)); },
@@ -122,6 +124,7 @@ void Pipeline::stop() {
   stop_.request_stop();
   if (planner_thread_.joinable()) planner_thread_.join();
   if (admission_thread_.joinable()) admission_thread_.join();
+  exchange_.close();
   preparer_.close();
   fetcher_->stop();
   workers_.stop();

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "pipeline/measurer.h"
 #include "pipeline/planner.h"
 #include "pipeline/preparer.h"
+#include "pipeline/run_exchange.h"
 #include "pipeline/settings.h"
 #include "pipeline/step_gate.h"
 
@@ -56,8 +58,9 @@ struct PipelineSnapshot {
 /// trainer holds.
 class Pipeline {
  public:
+  /// @param fingerprint  Of the run: what ranks that share with each other have in common.
   Pipeline(const LoaderSettings& settings, const Dataset& dataset, std::shared_ptr<const qwen_vl::QwenVl> model,
-           std::unique_ptr<Fetcher> fetcher, PlanDigests digests, PlanState start, const Clock& clock);
+           std::unique_ptr<Fetcher> fetcher, std::string fingerprint, PlanState start, const Clock& clock);
   ~Pipeline() { stop(); }
   Pipeline(const Pipeline&) = delete;
   Pipeline& operator=(const Pipeline&) = delete;
@@ -97,6 +100,7 @@ class Pipeline {
   WorkerPool workers_;
   StepGate gate_;
   Measurer measurer_;
+  RunExchange exchange_;
   Planner planner_;
   Preparer preparer_;
   BoundedQueue<PackTask> planned_;

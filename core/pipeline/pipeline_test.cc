@@ -1,15 +1,12 @@
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <atomic>
-#include <filesystem>
 #include <latch>
 #include <thread>
 #include <vector>
 
 #include "base/clock.h"
 #include "pipeline/ledger.h"
-#include "pipeline/plan_digests.h"
 #include "pipeline/step_gate.h"
 #include "pipeline/wait_meter.h"
 
@@ -17,55 +14,6 @@ namespace stoker {
 namespace {
 
 using std::chrono::milliseconds;
-
-class PlanDigestsTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    folder_ = std::filesystem::temp_directory_path() / ("stoker-pipeline-test-" + std::to_string(getpid()));
-    std::filesystem::remove_all(folder_);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-  std::filesystem::path folder_;
-};
-
-TEST_F(PlanDigestsTest, TheSecondToPlanDifferentlyIsTold) {
-  const PlanDigests one(folder_.string(), "run");
-  const PlanDigests other(folder_.string(), "run");
-  EXPECT_TRUE(one.check(3, "aa").ok());
-  EXPECT_TRUE(other.check(3, "aa").ok());
-  EXPECT_TRUE(one.check(3, "aa").ok());
-  const Status status = other.check(3, "bb");
-  EXPECT_EQ(status.reason(), Reason::kPlanMismatch);
-  EXPECT_NE(status.message().find("window 3"), std::string::npos);
-  EXPECT_TRUE(other.check(4, "bb").ok());
-  EXPECT_TRUE(PlanDigests(folder_.string(), "another run").check(3, "bb").ok());
-  EXPECT_TRUE(PlanDigests("", "run").check(3, "cc").ok());
-}
-
-TEST_F(PlanDigestsTest, ThreadsOfOneProcessMayMeetAtOneWindow) {
-  constexpr int kThreads = 8;
-  constexpr int kWindows = 50;
-  std::latch all(kThreads);
-  std::atomic<int> n_bad{0};
-  {
-    std::vector<std::jthread> threads;
-    for (int t = 0; t < kThreads; ++t) {
-      threads.emplace_back([&] {
-        const PlanDigests mine(folder_.string(), "run");
-        all.arrive_and_wait();
-        for (std::uint64_t w = 0; w < kWindows; ++w) n_bad += mine.check(w, "digest" + std::to_string(w)).ok() ? 0 : 1;
-      });
-    }
-  }
-  EXPECT_EQ(n_bad, 0);
-  std::size_t n_files = 0;
-  for (const auto& file : std::filesystem::recursive_directory_iterator(folder_)) n_files += file.is_regular_file();
-  EXPECT_EQ(n_files, static_cast<std::size_t>(kWindows));  // nothing half written is left
-}
-
-TEST_F(PlanDigestsTest, AFolderThatCannotBeMadeIsSaid) {
-  EXPECT_EQ(PlanDigests("/proc/no/such", "run").check(0, "aa").reason(), Reason::kIndexDir);
-}
 
 TEST(StepGate, LetsWorkRunAheadSoFarAndNoFurther) {
   StepGate gate(5, 2);

@@ -39,12 +39,12 @@ std::vector<PlanSample> plan_samples(const MeasuredWindow& window, const CostMod
   return out;
 }
 
-Planner::Planner(const LoaderSettings& settings, const Dataset& dataset, Measurer& measurer, PlanDigests digests,
+Planner::Planner(const LoaderSettings& settings, const Dataset& dataset, Measurer& measurer, RunExchange& exchange,
                  StepGate& gate, PlanState start, const Clock& clock)
     : settings_(settings),
       dataset_(dataset),
       measurer_(measurer),
-      digests_(std::move(digests)),
+      exchange_(exchange),
       gate_(gate),
       clock_time_(clock),
       steps_(settings.output.pack.packs_per_step, dataset.rows_per_pass(), start, dataset.windows_per_pass()),
@@ -54,6 +54,7 @@ Status Planner::run(const Hand& hand, std::stop_token stop) {
   const std::int32_t rank = settings_.dp_rank;
   const std::int32_t dp_size = settings_.dp_size;
   auto next_step = static_cast<std::int64_t>(start_.step);
+  STOKER_CHECKED(exchange_.open(stop));
   while (!steps_.is_at_end()) {
     std::optional<StepPlan> step = steps_.next();
     if (!step) {
@@ -82,6 +83,9 @@ Status Planner::run(const Hand& hand, std::stop_token stop) {
     }
     // Windows that no later pack comes from are let go; packs under way hold theirs.
     measured_.erase(measured_.begin(), measured_.lower_bound(step->after.window));
+    // Ranks meet in every step: another is behind by what this one prefetched, and a little.
+    exchange_.handed_on(step->step(), step->before.window,
+                        static_cast<std::uint64_t>(gate_.prefetch_steps() + steps_in_last_window_ + 4), stop);
   }
   return {};
 }
@@ -90,13 +94,13 @@ Status Planner::add_window(std::uint64_t window, std::stop_token stop) {
   STOKER_TRY(const OrderWindow places, dataset_.window(window, stop));
   auto measured = [&] {
     const Timed waiting(stage_.wait_in_ns, clock_time_);
-    return measurer_.measure(places, urgency(window, 0), stop);
+    return exchange_.measure(measurer_, places, urgency(window, 0), stop);
   }();
   if (!measured.ok()) return std::move(measured).status();
   const Timed busy(stage_.busy_ns, clock_time_);
   STOKER_CHECKED(check_bad(**measured, places.n_until_end));
   STOKER_TRY(WindowPlan plan, plan_window(window, plan_samples(**measured, CostModel{}), settings_.output.pack));
-  STOKER_CHECKED(digests_.check(window, plan.digest()));
+  STOKER_CHECKED(exchange_.check(window, plan.digest(), stop));
   steps_in_last_window_ = static_cast<std::int64_t>(plan.packs.size()) / settings_.output.pack.packs_per_step + 1;
   measured_[window] = std::move(measured).value();
   stage_.items.add(1);

@@ -13,7 +13,7 @@
 #include "metric/metric.h"
 #include "pipeline/measurer.h"
 #include "pipeline/pack_task.h"
-#include "pipeline/plan_digests.h"
+#include "pipeline/run_exchange.h"
 #include "pipeline/settings.h"
 #include "pipeline/step_gate.h"
 #include "plan/step.h"
@@ -29,7 +29,7 @@ class Planner {
  public:
   using Hand = std::function<bool(PackTask)>;  ///< false: stop
 
-  Planner(const LoaderSettings& settings, const Dataset& dataset, Measurer& measurer, PlanDigests digests,
+  Planner(const LoaderSettings& settings, const Dataset& dataset, Measurer& measurer, RunExchange& exchange,
           StepGate& gate, PlanState start, const Clock& clock);
 
   /// Plans until the order ends or `stop` is requested. @return ok at the end of a finite order; what ended the run
@@ -50,7 +50,7 @@ class Planner {
   const LoaderSettings& settings_;
   const Dataset& dataset_;
   Measurer& measurer_;
-  const PlanDigests digests_;
+  RunExchange& exchange_;
   StepGate& gate_;
   const Clock& clock_time_;
   StageClock stage_;

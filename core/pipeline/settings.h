@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "exchange/open.h"
 #include "manifest/index.h"
 #include "manifest/row_options.h"
 #include "manifest/split.h"
@@ -101,6 +102,7 @@ struct LoaderSettings {
   FetchTimeouts timeouts;
   double outage_limit_s = 600;
   std::string index_dir;
+  ExchangeSettings exchange;  ///< how ranks tell each other what they measured
   std::int32_t dp_rank = 0;
   std::int32_t dp_size = 1;
 };

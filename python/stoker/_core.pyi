@@ -337,6 +337,9 @@ class LoaderSettings:
     @outage_limit_s.setter
     def outage_limit_s(self, arg: float, /) -> None: ...
 
+    def set_exchange(self, *, kind: str, job: str = '', host: str = '', port: int = 0, is_host: bool = False, secret: str = '', store: object | None = None) -> None:
+        """How ranks tell each other what they measured; see stoker.exchange."""
+
     def set_output(self, *, model: str, seed: int, is_shuffled: bool, epochs: int | None, window_samples: int, tokens_per_pack: int, packs_per_step: int, reference: str, exif: str, alpha: str, grey16: str, content_tokens: str, trusts_row_sizes: bool, changed_media: str, max_pixels: int, max_scans: int, allow_missing_eoi: bool = False, allow_truncated: bool = False) -> None: ...
 
     def set_chunked(self, *, chunk_bytes: int, chunks_per_group: int) -> None: ...

@@ -18,6 +18,7 @@ from stoker import _core, user_code
 from stoker.batch import Batch
 from stoker.credentials import KeyFinder
 from stoker.errors import InvalidArgumentError
+from stoker.exchange import choose
 from stoker.jinja import make_renderer
 from stoker.report import Report
 from stoker.settings import Settings, parse_bytes, resolve_speed
@@ -241,6 +242,16 @@ def core_settings(settings: Settings, dp_rank: int = 0, dp_size: int = 1) -> _co
     out.dp_rank, out.dp_size = dp_rank, dp_size
     out.index_dir = str(index_dir)
     out.outage_limit_s = settings.outage_limit_s
+    exchange = choose(settings, dp_rank, dp_size)
+    out.set_exchange(
+        kind=exchange.kind,
+        job=exchange.job,
+        host=exchange.host,
+        port=settings.exchange_port,
+        is_host=exchange.is_host,
+        secret=exchange.secret,
+        store=exchange.store,
+    )
     media = settings.media
     out.set_output(
         model=settings.model,

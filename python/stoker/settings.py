@@ -308,9 +308,17 @@ class Settings:
     outage_limit_s: float = 600.0
     """How long storage may fail before the run ends with an error to resume from."""
     index_dir: str = ""
-    """Where row offsets, mirrored manifests and plan digests are kept; by default ``~/.cache/stoker``.
+    """Where row offsets and mirrored manifests are kept; by default ``~/.cache/stoker``. See also `exchange`."""
 
-    Ranks compare their plans through it."""
+    exchange: Literal["auto", "dir", "tcp", "torch", "none"] = "auto"
+    """How ranks share what they measure and compare their plans, so that each picture's header is read once per job.
+
+    ``torch``: the store of the trainer's process group. ``tcp``: a small service in rank 0's process, at
+    ``MASTER_ADDR``. ``dir``: files in `index_dir`, which all ranks must see. ``none``: not at all, for rows that all
+    say their pictures' sizes. auto: ``torch`` if a process group is initialised when the loader is made, else ``tcp``
+    under a launcher that sets ``MASTER_ADDR`` and ``RANK``, else ``dir``."""
+    exchange_port: int = 0
+    """``exchange: tcp``: the port of rank 0's service; 0: one of 16 from 20000 to 31999 that follow from the job."""
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -452,6 +460,7 @@ class Settings:
         )
         self.resolved_profile()
         _require(self.outage_limit_s >= 0.0, "outage_limit_s must be 0 or more")
+        _require(0 <= self.exchange_port < 2**16, "exchange_port must be from 0 to 65535")
         for name, least, most in _SPEED_LIMITS:
             value = getattr(self.speed, name)
             _require(value == "auto" or least <= value <= most, f"speed.{name} must be from {least} to {most}")
