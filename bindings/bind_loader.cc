@@ -1,4 +1,5 @@
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -21,6 +22,7 @@
 #include "exec/cpu.h"
 #include "key_source.h"
 #include "key_values.h"
+#include "pack_options.h"
 #include "text_options.h"
 #include "user_code.h"
 
@@ -123,17 +125,16 @@ void bind_settings(nb::module_& m) {
       .def(
           "set_output",
           [](LoaderSettings& s, std::string model, std::uint64_t seed, bool is_shuffled,
-             std::optional<std::uint64_t> epochs, std::int64_t window_samples, std::int64_t tokens_per_pack,
-             std::int32_t packs_per_step, const std::string& reference, std::string exif, std::string alpha,
-             std::string grey16, std::string content_tokens, bool trusts_row_sizes, const std::string& changed_media,
-             std::int64_t max_pixels, int max_scans, bool allow_missing_eoi, bool allow_truncated) {
+             std::optional<std::uint64_t> epochs, std::int64_t window_samples, const std::string& reference,
+             std::string exif, std::string alpha, std::string grey16, std::string content_tokens, bool trusts_row_sizes,
+             const std::string& changed_media, std::int64_t max_pixels, int max_scans, bool allow_missing_eoi,
+             bool allow_truncated) {
             OutputSettings& o = s.output;
             o.model = std::move(model);
             o.seed = seed;
             o.shuffle = is_shuffled ? Shuffle::kRows : Shuffle::kNone;
             o.epochs = epochs;
             o.window_samples = window_samples;
-            o.pack = {.tokens_per_pack = tokens_per_pack, .packs_per_step = packs_per_step};
             o.profile = value_or_throw(resolve_profile(
                 reference, {std::move(exif), std::move(alpha), std::move(grey16), std::move(content_tokens)}));
             o.row_sizes = trusts_row_sizes ? RowSizes::kTrust : RowSizes::kIgnore;
@@ -148,10 +149,22 @@ void bind_settings(nb::module_& m) {
                        .is_truncated_used = allow_truncated,
                        .limits = {.max_pixels = max_pixels, .max_scans = max_scans}};
           },
-          nb::kw_only(), "model"_a, "seed"_a, "is_shuffled"_a, "epochs"_a.none(), "window_samples"_a,
-          "tokens_per_pack"_a, "packs_per_step"_a, "reference"_a, "exif"_a, "alpha"_a, "grey16"_a, "content_tokens"_a,
-          "trusts_row_sizes"_a, "changed_media"_a, "max_pixels"_a, "max_scans"_a, "allow_missing_eoi"_a = false,
-          "allow_truncated"_a = false)
+          nb::kw_only(), "model"_a, "seed"_a, "is_shuffled"_a, "epochs"_a.none(), "window_samples"_a, "reference"_a,
+          "exif"_a, "alpha"_a, "grey16"_a, "content_tokens"_a, "trusts_row_sizes"_a, "changed_media"_a, "max_pixels"_a,
+          "max_scans"_a, "allow_missing_eoi"_a = false, "allow_truncated"_a = false)
+      .def(
+          "set_pack",
+          [](LoaderSettings& s, const nb::dict& values, std::optional<std::array<std::int64_t, 4>> cost) {
+            s.output.pack = pack_settings_of(values);
+            s.output.cost.reset();
+            if (!cost) return;
+            s.output.cost = CostModel{(*cost)[0], (*cost)[1], (*cost)[2], (*cost)[3]};
+            check_or_throw(check_cost(*s.output.cost));
+          },
+          "values"_a, nb::kw_only(), "cost"_a = nb::none(),
+          "values: by the names of settings.Pack.core_values. cost: (language per token, per token^2, vision per "
+          "patch, "
+          "per patch^2), or None to take the model's.")
       .def(
           "set_chunked",
           [](LoaderSettings& s, std::uint64_t chunk_bytes, std::uint64_t chunks_per_group) {

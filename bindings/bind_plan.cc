@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "bind.h"
+#include "pack_options.h"
 #include "plan/chunk_order.h"
 #include "plan/cost.h"
 #include "plan/order.h"
@@ -25,21 +26,22 @@ namespace nb = nanobind;
 namespace stoker {
 namespace {
 
-// (n, 7): order_index, tokens, target_tokens, patches, images, cost_language, cost_vision; a sample without a token is
-// unusable.
-using SampleTable = nb::ndarray<const std::int64_t, nb::shape<-1, 7>, nb::c_contig, nb::device::cpu>;
+// (n, 8): order_index, tokens, target_tokens, patches, images, videos, cost_language, cost_vision; a sample without a
+// token is unusable.
+using SampleTable = nb::ndarray<const std::int64_t, nb::shape<-1, 8>, nb::c_contig, nb::device::cpu>;
 
 std::vector<PlanSample> samples_of(const SampleTable& table) {
   std::vector<PlanSample> samples(table.shape(0));
   for (std::size_t i = 0; i < samples.size(); ++i) {
-    const std::int64_t* row = table.data() + i * 7;
+    const std::int64_t* row = table.data() + i * 8;
     samples[i] = {.order_index = static_cast<std::uint64_t>(row[0]),
                   .tokens = row[1],
                   .target_tokens = row[2],
                   .patches = row[3],
                   .images = static_cast<std::int32_t>(row[4]),
-                  .cost_language = row[5],
-                  .cost_vision = row[6],
+                  .videos = static_cast<std::int32_t>(row[5]),
+                  .cost_language = row[6],
+                  .cost_vision = row[7],
                   .usable = row[1] > 0};
   }
   return samples;
@@ -165,27 +167,39 @@ void bind_plan(nb::module_& m) {
           [](const WindowPlan& self) {
             nb::list sums;
             for (const PackPlan& p : self.packs) {
-              sums.append(
-                  nb::make_tuple(p.tokens, p.target_tokens, p.patches, p.images, p.cost_language, p.cost_vision));
+              nb::dict sum;
+              sum["tokens"] = p.tokens;
+              sum["target_tokens"] = p.target_tokens;
+              sum["patches"] = p.patches;
+              sum["images"] = p.images;
+              sum["videos"] = p.videos;
+              sum["cost_language"] = p.cost_language;
+              sum["cost_vision"] = p.cost_vision;
+              sum["aligned_tokens"] = p.aligned_tokens;
+              sum["row_tokens"] = p.row_tokens;
+              sum["total_tokens"] = p.total_tokens;
+              sum["needs_image_dummy"] = p.needs_image_dummy;
+              sum["needs_video_dummy"] = p.needs_video_dummy;
+              sums.append(sum);
             }
             return sums;
           },
-          "(tokens, target_tokens, patches, images, cost_language, cost_vision) of each pack.");
+          "The sums of each pack, by the names of PackPlan.");
   m.def(
       "plan_window",
-      [](std::uint64_t window, const SampleTable& table, std::int64_t tokens_per_pack) {
+      [](std::uint64_t window, const SampleTable& table, const nb::dict& values) {
         const std::vector<PlanSample> samples = samples_of(table);
-        PackSettings settings;
-        settings.tokens_per_pack = tokens_per_pack;
+        const PackSettings settings = pack_settings_of(values);
         auto plan = [&] {
           nb::gil_scoped_release unlocked;
           return plan_window(window, samples, settings);
         }();
         return value_or_throw(std::move(plan));
       },
-      nb::arg("window"), nb::arg("samples").noconvert(), nb::kw_only(), nb::arg("tokens_per_pack"),
-      "samples: int64 (n, 7): order_index, tokens (0: unusable), target_tokens, patches, images, cost_language, "
-      "cost_vision.");
+      nb::arg("window"), nb::arg("samples").noconvert(), nb::arg("settings"),
+      "samples: int64 (n, 8): order_index, tokens (0: unusable), target_tokens, patches, images, videos, "
+      "cost_language, "
+      "cost_vision. settings: by the names of settings.Pack.core_values.");
   m.def(
       "assign_step",
       [](const std::vector<std::int64_t>& costs, std::int32_t dp_size) {

@@ -12,15 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stoker import _core
 
+SUMMED = ("tokens", "target_tokens", "patches", "images", "videos", "cost_language", "cost_vision")
 Pack = tuple[int, ...]
 """Order indices; empty for a dummy."""
 
 
 def table(rng: np.random.Generator, n: int, max_tokens: int, usable_share: float = 1.0) -> np.ndarray[Any, Any]:
-    """Returns int64 (n, 7) as plan_window takes it; 0 tokens marks an unusable sample."""
+    """Returns int64 (n, 8) as plan_window takes it; 0 tokens marks an unusable sample."""
     tokens = rng.integers(1, max_tokens + 1, n) * (rng.random(n) < usable_share)
     patches = rng.integers(0, 500, n) * (rng.random(n) < 0.7)
-    columns = [np.arange(n), tokens, tokens // 2, patches, patches > 0, tokens * 50, patches * patches]
+    videos = (patches > 0) & (rng.random(n) < 0.2)
+    images = (patches > 0) & ~videos
+    columns = [np.arange(n), tokens, tokens // 2, patches, images, videos, tokens * 50, patches * patches]
     return np.stack(columns, axis=1).astype(np.int64)
 
 
@@ -43,7 +46,7 @@ class Run:
             return None
         samples = np.stack([self.rows[self.order.at(p)[2]] for p in range(first, last)])
         samples[:, 0] = np.arange(first, last)
-        return _core.plan_window(window, np.ascontiguousarray(samples), tokens_per_pack=64), samples
+        return _core.plan_window(window, np.ascontiguousarray(samples), {"tokens_per_pack": 64}), samples
 
     def steps(
         self, dp_size: int, state: dict[str, Any] | None = None
@@ -126,13 +129,13 @@ def test_resume_with_another_dp_size_at_every_step(
 @given(n=st.integers(0, 3000), limit=st.integers(1, 2000), seed=st.integers(0, 2**31))
 def test_a_plan_packs_everything_within_the_limit(n: int, limit: int, seed: int) -> None:
     samples = table(np.random.default_rng(seed), n, limit, 0.8)
-    plan = _core.plan_window(0, samples, tokens_per_pack=limit)
+    plan = _core.plan_window(0, samples, {"tokens_per_pack": limit})
     members = [m for pack in plan.packs for m in pack]
     assert sorted(members) == np.flatnonzero(samples[:, 1]).tolist()
-    for pack, (tokens, target_tokens, patches, images, language, vision) in zip(plan.packs, plan.sums, strict=True):
-        assert 0 < tokens <= limit
-        assert samples[pack][:, 1:].sum(axis=0).tolist() == [tokens, target_tokens, patches, images, language, vision]
-    assert plan.digest() == _core.plan_window(0, samples, tokens_per_pack=limit).digest()
+    for pack, sums in zip(plan.packs, plan.sums, strict=True):
+        assert 0 < sums["tokens"] == sums["aligned_tokens"] == sums["total_tokens"] <= limit
+        assert samples[pack][:, 1:].sum(axis=0).tolist() == [sums[name] for name in SUMMED]
+    assert plan.digest() == _core.plan_window(0, samples, {"tokens_per_pack": limit}).digest()
 
 
 @settings(max_examples=200, deadline=None)
@@ -157,10 +160,10 @@ def test_a_pass_has_every_row_once(sizes: list[int], seed: int, shuffle: bool) -
 
 def test_a_pack_of_the_cases_holds_every_sample_once() -> None:
     lengths = [70, 60, 80, 30]  # LDR-11, PCK-06: leftovers are neither lost nor over the limit
-    samples = np.array([[i, n, n, 0, 0, n, 0] for i, n in enumerate(lengths)], dtype=np.int64)
-    plan = _core.plan_window(0, samples, tokens_per_pack=100)
+    samples = np.array([[i, n, n, 0, 0, 0, n, 0] for i, n in enumerate(lengths)], dtype=np.int64)
+    plan = _core.plan_window(0, samples, {"tokens_per_pack": 100})
     assert sorted(m for pack in plan.packs for m in pack) == [0, 1, 2, 3]
-    assert max(sums[0] for sums in plan.sums) <= 100
+    assert max(sums["tokens"] for sums in plan.sums) <= 100
 
 
 def test_packs_are_even_in_vision_work() -> None:
@@ -169,10 +172,10 @@ def test_packs_are_even_in_vision_work() -> None:
     for i in range(2000):
         patches = 4000 if rng.random() < 0.1 else 250
         tokens = int(rng.integers(50, 400)) + patches // 4
-        samples.append([i, tokens, 10, patches, 1, *_core.cost_of(tokens, [patches])])
-    plan = _core.plan_window(0, np.array(samples, dtype=np.int64), tokens_per_pack=8192)
-    total = np.array([sums[4] + sums[5] for sums in plan.sums], dtype=np.float64)
-    vision = np.array([sums[5] for sums in plan.sums], dtype=np.float64)
+        samples.append([i, tokens, 10, patches, 1, 0, *_core.cost_of(tokens, [patches])])
+    plan = _core.plan_window(0, np.array(samples, dtype=np.int64), {"tokens_per_pack": 8192})
+    total = np.array([sums["cost_language"] + sums["cost_vision"] for sums in plan.sums], dtype=np.float64)
+    vision = np.array([sums["cost_vision"] for sums in plan.sums], dtype=np.float64)
     for cost in (total, vision):
         steps = cost[: len(cost) // 8 * 8].reshape(-1, 8)
         assert (steps.max(axis=1) / steps.mean(axis=1)).mean() < 1.15
@@ -186,10 +189,10 @@ def test_too_little_data_is_said_at_once() -> None:
 
 def test_a_pass_without_a_usable_sample_ends_the_run() -> None:
     planner = _core.StepPlanner(packs_per_step=1, rows_per_pass=20)  # LDR-04
-    empty = np.zeros((12, 7), dtype=np.int64)
-    planner.add(_core.plan_window(0, empty, tokens_per_pack=64))
+    empty = np.zeros((12, 8), dtype=np.int64)
+    planner.add(_core.plan_window(0, empty, {"tokens_per_pack": 64}))
     with pytest.raises(Exception, match="NO_DATA"):
-        planner.add(_core.plan_window(1, empty, tokens_per_pack=64))
+        planner.add(_core.plan_window(1, empty, {"tokens_per_pack": 64}))
 
 
 def test_dp_size_must_divide() -> None:

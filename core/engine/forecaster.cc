@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "pipeline/planner.h"
+#include "pipeline/sample_steps.h"
 #include "plan/baselines.h"
 #include "plan/step.h"
 
@@ -168,7 +169,7 @@ Status Forecaster::work(std::stop_token stop) {
   const auto visit = [&](const MeasuredWindow& window) -> Result<bool> {
     STOKER_CHECKED(rejected.add(window, walk_.dataset()));
     count(window);
-    const std::vector<PlanSample> samples = plan_samples(window, CostModel{});
+    const std::vector<PlanSample> samples = plan_samples(window, cost_of(walk_.settings().output, walk_.model()));
     bool has_enough = true, has_step = true;
     for (Planned& policy : policies) {
       STOKER_CHECKED(policy.add(window.window, samples));

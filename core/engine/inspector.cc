@@ -213,7 +213,7 @@ void Inspector::write_tokens(const MeasuredSample& sample, const Sample& row,
     if (turn.turn < row.turns.size()) shown.role = row.turns[turn.turn].role;
     out.turns.push_back(shown);
   }
-  const CostModel cost;
+  const CostModel cost = model_->cost().value_or(CostModel{});  // FLOPs, whatever planning takes
   out.cost = cost.language(n_tokens);
   for (const MeasuredImage& image : sample.images) out.cost += cost.vision(image.plan.n_patches());
   for (const MeasuredClip& clip : sample.clips)

@@ -35,6 +35,7 @@ Status check_memory(const LoaderSettings& settings, const qwen_vl::ProcessorConf
 Status check_settings(const LoaderSettings& s) {
   if (s.output.data.empty()) return Status(Reason::kSettings, "data: no manifest is given");
   if (s.output.pack.tokens_per_pack < 16) return Status(Reason::kSettings, "pack.tokens_per_pack must be at least 16");
+  STOKER_CHECKED(check_pack_settings(s.output.pack));
   if (s.output.window_samples < 1) return Status(Reason::kSettings, "window_samples must be at least 1");
   if (s.dp_rank < 0 || s.dp_rank >= s.dp_size) {
     return Status(Reason::kSettings, fmt::format("dp_rank {} is not in [0, dp_size = {})", s.dp_rank, s.dp_size));
@@ -70,6 +71,11 @@ void Loader::open(std::stop_token stop) {
     say("reading the model's folder");
     STOKER_TRY(model_, load_model(settings_));
     STOKER_CHECKED(check_memory(settings_, model_->config()));
+    if (!settings_.output.cost && !model_->cost()) {
+      log(LogLevel::kInfo, fmt::format("{}/config.json does not say how large the model is: packs are balanced by the "
+                                       "costs of Qwen3-VL-8B, unless pack.cost_file has others",
+                                       settings_.output.model));
+    }
     STOKER_TRY(dataset_, Dataset::open(settings_, *fetcher_, stop, say));
     STOKER_CHECKED(check_data_size(dataset_->rows_per_pass(), settings_.output.pack.packs_per_step,
                                    settings_.output.epochs.has_value()));
@@ -118,8 +124,29 @@ std::string Loader::make_fingerprint() const {
   }
   add("epochs", {o.epochs ? std::to_string(*o.epochs) : "endless"});
   add("window_samples", {std::to_string(o.window_samples)});
-  add("pack", {std::to_string(o.pack.tokens_per_pack), std::to_string(o.pack.packs_per_step),
-               std::to_string(static_cast<int>(o.over_long))});
+  const PackSettings& pack = o.pack;
+  Digest packing;
+  for (const std::string& value : {std::to_string(pack.tokens_per_pack), std::to_string(pack.packs_per_step),
+                                   std::to_string(static_cast<int>(o.over_long))}) {
+    packing.add(value);
+  }
+  // Settings that came later count where they change something.
+  const std::pair<const char*, std::int64_t> later[] = {{"form", static_cast<std::int64_t>(pack.form)},
+                                                        {"samples", pack.samples_per_pack - 1},
+                                                        {"balance", static_cast<std::int64_t>(pack.balance)},
+                                                        {"images", pack.max_images},
+                                                        {"patches", pack.max_patches},
+                                                        {"align", pack.align_samples_to - 1},
+                                                        {"pad", pack.pad_to - 1},
+                                                        {"uniform", static_cast<std::int64_t>(pack.vision_uniform)}};
+  for (const auto& [name, value] : later) {
+    if (value != 0) packing.add(fmt::format("{}={}", name, value));
+  }
+  out += fmt::format(" pack={}", packing.hex().substr(0, 8));
+  if (const CostModel cost = cost_of(o, *model_); cost != CostModel{}) {
+    add("cost", {fmt::format("{} {} {} {}", cost.language_per_token, cost.language_per_token_pair,
+                             cost.vision_per_patch, cost.vision_per_patch_pair)});
+  }
   add("labels", {std::to_string(static_cast<int>(o.labels.train_on)),
                  std::to_string(static_cast<int>(o.labels.end_of_turn)), std::to_string(o.labels.roles)});
   if (o.box_form) add("box_text", {std::to_string(static_cast<int>(*o.box_form))});

@@ -40,6 +40,18 @@ void JsonFields::triple(std::string_view key, std::array<double, 3>& out) {
   }
 }
 
+void JsonFields::integers(std::string_view key, std::vector<std::int64_t>& out) {
+  if (!has(key)) return;
+  simdjson::dom::array values;
+  if (root_[key].get(values) != simdjson::SUCCESS) return fail(key, "is no list of integers");
+  out.clear();
+  for (const element value : values) {
+    std::int64_t number = 0;
+    if (value.get(number) != simdjson::SUCCESS) return fail(key, "is no list of integers");
+    out.push_back(number);
+  }
+}
+
 void JsonFields::text(std::string_view key, std::string& out) {
   if (!has(key)) return;
   std::string_view value;

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/result.h"
 
@@ -24,6 +25,7 @@ class JsonFields {
   void integer(std::string_view key, std::int64_t least, std::int64_t most, int& out);
   void number(std::string_view key, double& out);
   void triple(std::string_view key, std::array<double, 3>& out);
+  void integers(std::string_view key, std::vector<std::int64_t>& out);
   void text(std::string_view key, std::string& out);
   void must_be_true(std::string_view key);
   /// The object under `key`; nothing if it is absent or no object.

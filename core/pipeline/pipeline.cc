@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "exec/cpu.h"
+#include "pipeline/sample_steps.h"
 
 namespace stoker {
 namespace {
@@ -28,7 +29,7 @@ Pipeline::Pipeline(const LoaderSettings& settings, const Dataset& dataset, std::
                 {.max_whole_bytes = settings.speed.memory_limit_bytes / kWholeShare,
                  .headers_refused = headers_refused(settings)}),
       exchange_(settings, std::move(fingerprint), start, clock),
-      planner_(settings, dataset, measurer_, exchange_, gate_, start, clock),
+      planner_(settings, cost_of(settings.output, *model), dataset, measurer_, exchange_, gate_, start, clock),
       preparer_(
           settings, dataset, model, blocks_, *fetcher_, workers_, clock,
           [this](ReadyPack pack) { pack_done(std::move(pack)); },

@@ -39,9 +39,10 @@ std::vector<PlanSample> plan_samples(const MeasuredWindow& window, const CostMod
   return out;
 }
 
-Planner::Planner(const LoaderSettings& settings, const Dataset& dataset, Measurer& measurer, RunExchange& exchange,
-                 StepGate& gate, PlanState start, const Clock& clock)
+Planner::Planner(const LoaderSettings& settings, const CostModel& cost, const Dataset& dataset, Measurer& measurer,
+                 RunExchange& exchange, StepGate& gate, PlanState start, const Clock& clock)
     : settings_(settings),
+      cost_(cost),
       dataset_(dataset),
       measurer_(measurer),
       exchange_(exchange),
@@ -99,7 +100,7 @@ Status Planner::add_window(std::uint64_t window, std::stop_token stop) {
   if (!measured.ok()) return std::move(measured).status();
   const Timed busy(stage_.busy_ns, clock_time_);
   STOKER_CHECKED(check_bad(**measured, places.n_until_end));
-  STOKER_TRY(WindowPlan plan, plan_window(window, plan_samples(**measured, CostModel{}), settings_.output.pack));
+  STOKER_TRY(WindowPlan plan, plan_window(window, plan_samples(**measured, cost_), settings_.output.pack));
   STOKER_CHECKED(exchange_.check(window, plan.digest(), stop));
   steps_in_last_window_ = static_cast<std::int64_t>(plan.packs.size()) / settings_.output.pack.packs_per_step + 1;
   measured_[window] = std::move(measured).value();

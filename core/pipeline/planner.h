@@ -29,8 +29,8 @@ class Planner {
  public:
   using Hand = std::function<bool(PackTask)>;  ///< false: stop
 
-  Planner(const LoaderSettings& settings, const Dataset& dataset, Measurer& measurer, RunExchange& exchange,
-          StepGate& gate, PlanState start, const Clock& clock);
+  Planner(const LoaderSettings& settings, const CostModel& cost, const Dataset& dataset, Measurer& measurer,
+          RunExchange& exchange, StepGate& gate, PlanState start, const Clock& clock);
 
   /// Plans until the order ends or `stop` is requested. @return ok at the end of a finite order; what ended the run
   /// otherwise: the packs handed on before come first, on every rank the same.
@@ -48,6 +48,7 @@ class Planner {
   PackTask task_for(const StepPlan& step, std::uint32_t pack, std::int64_t micro_batch, std::int64_t n_micro_batches);
 
   const LoaderSettings& settings_;
+  const CostModel cost_;
   const Dataset& dataset_;
   Measurer& measurer_;
   RunExchange& exchange_;

@@ -80,10 +80,12 @@ std::size_t largest_block(const PackSettings& pack, const qwen_vl::ProcessorConf
   const std::int64_t n = pack.form == PackForm::kSamples ? pack.tokens_per_pack * pack.samples_per_pack +
                                                                aligned_tokens(pack, dummy_tokens(pack, true, true))
                                                          : pack.tokens_per_pack;
+  const std::int64_t merged = std::int64_t{config.merge} * config.merge;
+  const std::int64_t most_patches = pack.max_patches > 0 ? pack.max_patches + merged : n * merged;  // and a dummy's
   const PackShape shape{.tokens = n,
                         .samples = n,
                         .images = n,
-                        .patches = n * config.merge * config.merge,
+                        .patches = std::min(n * merged, most_patches),
                         .has_padded_samples = pack.align_samples_to > 1,
                         .patch = config.patch};
   return BlockPool::rounded(PackLayout(shape).n_bytes);

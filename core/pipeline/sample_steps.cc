@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "plan/padding.h"
 #include "source/data/data_url.h"
 #include "source/url.h"
 
@@ -24,11 +25,24 @@ FetchSettings fetch_settings(const LoaderSettings& settings) {
 
 Result<std::shared_ptr<const qwen_vl::QwenVl>> load_model(const LoaderSettings& settings) {
   const OutputSettings& output = settings.output;
-  return qwen_vl::QwenVl::load(output.model, output.profile,
-                               {.engine = output.template_engine,
-                                .labels = output.labels,
-                                .box_form = output.box_form,
-                                .make_renderer = settings.make_renderer});
+  STOKER_TRY(auto model, qwen_vl::QwenVl::load(output.model, output.profile,
+                                               {.engine = output.template_engine,
+                                                .labels = output.labels,
+                                                .box_form = output.box_form,
+                                                .make_renderer = settings.make_renderer}));
+  for (const bool image : {false, true}) {
+    for (const bool video : {false, true}) {
+      const std::int64_t n = model->dummy_shape(image, video).tokens;
+      if (n == dummy_tokens(output.pack, image, video)) continue;
+      return Status(Reason::kInternal, fmt::format("a dummy segment of {} tokens, planned with {}", n,
+                                                   dummy_tokens(output.pack, image, video)));
+    }
+  }
+  return model;
+}
+
+CostModel cost_of(const OutputSettings& output, const qwen_vl::QwenVl& model) {
+  return output.cost.value_or(model.cost().value_or(CostModel{}));
 }
 
 namespace {
@@ -260,6 +274,19 @@ Status finish_text(const qwen_vl::QwenVl& model, MeasuredSample& sample, ShownTe
   return {};
 }
 
+namespace {
+
+PlanSample media_counts(const MeasuredSample& sample) {
+  PlanSample counts{.tokens = sample.tokens,
+                    .images = static_cast<std::int32_t>(sample.images.size()),
+                    .videos = static_cast<std::int32_t>(sample.clips.size())};
+  for (const MeasuredImage& image : sample.images) counts.patches += image.plan.n_patches();
+  for (const MeasuredClip& clip : sample.clips) counts.patches += clip.plan.n_patches();
+  return counts;
+}
+
+}  // namespace
+
 Status finish_measured(const OutputSettings& output, const qwen_vl::QwenVl& model, MeasuredSample& sample,
                        ShownText* shown) {
   STOKER_CHECKED(finish_text(model, sample, shown));
@@ -285,12 +312,15 @@ Status finish_measured(const OutputSettings& output, const qwen_vl::QwenVl& mode
     visual += clip.plan.n_tokens;
   }
   sample.tokens = qwen_vl::expanded_length(sample.n_ids, {plans, clips});
-  const std::int64_t limit = output.pack.tokens_per_pack;
-  if (sample.tokens <= limit) return {};
-  if (output.over_long == OverLong::kTruncateTurns && truncate_turns(limit, {plans, clips}, sample)) return {};
-  return {Reason::kSeqTooLong,
-          fmt::format("length {}, limit {}, visual {} (in tokens; pack.tokens_per_pack is the limit)", sample.tokens,
-                      limit, visual)};
+  const std::int64_t limit = longest_sample(output.pack);
+  const bool is_cut = sample.tokens > limit && output.over_long == OverLong::kTruncateTurns &&
+                      truncate_turns(limit, {plans, clips}, sample);
+  if (sample.tokens > limit && !is_cut) {
+    return {Reason::kSeqTooLong,
+            fmt::format("length {}, limit {}, visual {} (in tokens; pack.tokens_per_pack is the limit)", sample.tokens,
+                        limit, visual)};
+  }
+  return check_fits(output.pack, media_counts(sample));
 }
 
 Status size_mismatch(const MeasuredImage& planned, qwen_vl::SizePx found) {

@@ -26,6 +26,10 @@ namespace stoker {
 /// The model that a run's settings name, as they want it. @return As QwenVl::load.
 Result<std::shared_ptr<const qwen_vl::QwenVl>> load_model(const LoaderSettings& settings);
 
+/// What planning takes tokens and patches to cost: what the settings say, else what follows from the model's config,
+/// else what Qwen3-VL-8B costs.
+CostModel cost_of(const OutputSettings& output, const qwen_vl::QwenVl& model);
+
 /// How a run's media are fetched.
 FetchSettings fetch_settings(const LoaderSettings& settings);
 

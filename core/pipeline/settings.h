@@ -62,6 +62,7 @@ struct OutputSettings {
   std::optional<std::uint64_t> epochs;  ///< absent: endless
   std::int64_t window_samples = 1024;   ///< positions planned together; independent of dp_size
   PackSettings pack;
+  std::optional<CostModel> cost;  ///< fitted from measured times; absent: the model's
   OverLong over_long = OverLong::kDrop;
   qwen_vl::LabelRule labels;
   text::TemplateEngine template_engine = text::TemplateEngine::kAuto;

@@ -44,12 +44,13 @@ enum class PackBalance : std::uint8_t {
   kNone,    ///< nothing: samples fill packs in the order's sequence, and packs keep it
 };
 
-/// Tokens of the segment that stands in for missing vision calls or samples; the model's, not aligned.
+/// Tokens of the segment that stands in for missing vision calls or samples; not aligned. Every family has the same,
+/// and a model whose own differ is refused when it is loaded.
 struct DummyTokens {
-  std::int64_t text = 0;  ///< without vision
-  std::int64_t image = 0;
-  std::int64_t video = 0;
-  std::int64_t image_and_video = 0;
+  std::int64_t text = 1;             ///< without vision: end of text
+  std::int64_t image = 3;            ///< start, one merged patch, end
+  std::int64_t video = 3;            ///< the same with a frame group
+  std::int64_t image_and_video = 6;  ///< both
 
   bool operator==(const DummyTokens&) const = default;
 };
@@ -66,7 +67,7 @@ struct PackSettings {
   std::int64_t align_samples_to = 1;  ///< every sample's length is rounded up to a multiple of this
   std::int64_t pad_to = 1;            ///< T, or the rows of a padded form, are: `tokens_per_pack` for all alike
   VisionUniform vision_uniform = VisionUniform::kNone;
-  DummyTokens dummy = {};  ///< needed with `vision_uniform`
+  DummyTokens dummy = {};
 };
 
 /// @return kSettings naming the setting that is out of range, or the two that do not go together.

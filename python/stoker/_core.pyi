@@ -236,17 +236,17 @@ class WindowPlan:
 
     @property
     def sums(self) -> list:
-        """
-        (tokens, target_tokens, patches, images, cost_language, cost_vision) of each pack.
-        """
+        """The sums of each pack, by the names of PackPlan."""
 
-def plan_window(window: int, samples: Annotated[NDArray[numpy.int64], dict(shape=(None, 7), order='C', device='cpu', writable=False)], *, tokens_per_pack: int) -> WindowPlan:
+def plan_window(window: int, samples: Annotated[NDArray[numpy.int64], dict(shape=(None, 8), order='C', device='cpu', writable=False)], settings: dict) -> WindowPlan:
     """
-    samples: int64 (n, 7): order_index, tokens (0: unusable), target_tokens, patches, images, cost_language, cost_vision.
+    samples: int64 (n, 8): order_index, tokens (0: unusable), target_tokens, patches, images, videos, cost_language, cost_vision. settings: by the names of settings.Pack.core_values.
     """
 
-def assign_step(costs: Sequence[int], *, dp_size: int) -> list[tuple[int, int]]:
-    """(rank, micro_batch) of each pack."""
+def assign_step(costs: Sequence[tuple[int, int]], *, dp_size: int) -> list[tuple[int, int]]:
+    """
+    costs: (language, vision) of each pack. Returns (rank, micro_batch) of each.
+    """
 
 class StepPlanner:
     def __init__(self, *, packs_per_step: int, rows_per_pass: int, state: dict | None = None) -> None: ...
@@ -340,7 +340,11 @@ class LoaderSettings:
     def set_exchange(self, *, kind: str, job: str = '', host: str = '', port: int = 0, is_host: bool = False, secret: str = '', store: object | None = None) -> None:
         """How ranks tell each other what they measured; see stoker.exchange."""
 
-    def set_output(self, *, model: str, seed: int, is_shuffled: bool, epochs: int | None, window_samples: int, tokens_per_pack: int, packs_per_step: int, reference: str, exif: str, alpha: str, grey16: str, content_tokens: str, trusts_row_sizes: bool, changed_media: str, max_pixels: int, max_scans: int, allow_missing_eoi: bool = False, allow_truncated: bool = False) -> None: ...
+    def set_output(self, *, model: str, seed: int, is_shuffled: bool, epochs: int | None, window_samples: int, reference: str, exif: str, alpha: str, grey16: str, content_tokens: str, trusts_row_sizes: bool, changed_media: str, max_pixels: int, max_scans: int, allow_missing_eoi: bool = False, allow_truncated: bool = False) -> None: ...
+    def set_pack(self, values: dict, *, cost: Sequence[int] | None = None) -> None:
+        """
+        values: by the names of settings.Pack.core_values. cost: (language per token, per token^2, vision per patch, per patch^2), or None to take the model's.
+        """
 
     def set_chunked(self, *, chunk_bytes: int, chunks_per_group: int) -> None: ...
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from stoker import data_commands, plan_commands, storage_commands
+from stoker import cost_commands, data_commands, plan_commands, storage_commands
 
 __all__ = ["app", "main"]
 
@@ -284,6 +284,9 @@ _EXAMPLES: dict[Callable[..., None], str] = {
         stoker plan run.yaml --packs-per-step 1024 --dp-size 1024 --compare --picture plan.svg
 
         stoker plan run.yaml --epochs 1 --measure --json
+    """,
+    cost_commands.fit_costs: """
+        stoker fit-costs records.jsonl --output costs.json
     """,
     storage_commands.probe: """
         stoker probe run.yaml

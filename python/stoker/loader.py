@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from stoker import _core, user_code
 from stoker.batch import Batch
+from stoker.costs import read_costs
 from stoker.credentials import KeyFinder
 from stoker.errors import InvalidArgumentError
 from stoker.exchange import choose
@@ -259,8 +260,6 @@ def core_settings(settings: Settings, dp_rank: int = 0, dp_size: int = 1) -> _co
         is_shuffled=settings.shuffle == "rows",
         epochs=settings.epochs,
         window_samples=settings.window_samples,
-        tokens_per_pack=settings.pack.tokens_per_pack,
-        packs_per_step=settings.pack.packs_per_step,
         reference=settings.reference,
         exif=media.exif,
         alpha=media.alpha,
@@ -281,6 +280,8 @@ def core_settings(settings: Settings, dp_rank: int = 0, dp_size: int = 1) -> _co
             held_out_millionths=settings.split.millionths(),
             uses_held_out=settings.split.use == "held_out",
         )
+    cost = settings.pack.cost_file
+    out.set_pack(settings.pack.core_values(), cost=read_costs(cost).coefficients if cost else None)
     out.set_text(
         train_on=settings.labels.train_on,
         roles=list(settings.labels.roles),

@@ -116,6 +116,45 @@ class Pack:
     over_long: Literal["drop", "truncate_turns"] = "drop"
     """What happens to a sample longer than a pack: it is a bad sample (SEQ_TOO_LONG), or whole turns go from its end,
     with their pictures, until it fits and ends with a trained turn; if that cannot be, it is a bad sample."""
+    form: Literal["packed", "samples", "token_budget"] = "packed"
+    """Samples one after another in one sequence; or `samples_per_pack` rows, padded to the longest, none longer than
+    `tokens_per_pack`; or as many padded rows as fit: rows times the longest at most `tokens_per_pack`."""
+    samples_per_pack: int = 1
+    """Rows of a pack in the form ``samples``; the last ones of a window may have fewer."""
+    balance: Literal["flops", "tokens", "none"] = "flops"
+    """What packs are made even in: tokens, language cost and vision cost; tokens alone; or nothing: samples fill packs
+    in the order's sequence, and packs keep it, for curricula (with ``shuffle: none``)."""
+    cost_file: str = ""
+    """What a token and a patch cost, fitted from measured step times by ``stoker fit-costs``; by default reckoned from
+    the model's ``config.json``."""
+    max_images: int = 0
+    """Images and clips of one pack, at most; 0: no limit. A sample that has more alone is a bad sample (PACK_LIMIT)."""
+    max_patches: int = 0
+    """Patches of one pack, of images and clips, at most; 0: no limit. Bounds what the vision tower needs in memory."""
+    align_samples_to: int = 1
+    """Every sample is padded to a multiple of this many tokens: for context or sequence parallel trainers and FP8."""
+    pad_to: int | Literal["none", "tokens_per_pack"] = "none"
+    """A pack's length, or that of the rows of a padded form, is padded to a multiple of this, or always to
+    `tokens_per_pack`."""
+    vision_uniform: Literal["none", "image", "image+video"] = "none"
+    """Gives every pack at least one image (and at least one clip), so that all ranks of a sharded trainer make the same
+    vision calls: by placement, and by a marked dummy segment where there are too few."""
+
+    def core_values(self) -> dict[str, Any]:
+        """What the engine is told. For this package."""
+        pad_to = {"none": 1, "tokens_per_pack": self.tokens_per_pack}.get(str(self.pad_to), self.pad_to)
+        return {
+            "tokens_per_pack": self.tokens_per_pack,
+            "packs_per_step": self.packs_per_step,
+            "form": self.form,
+            "samples_per_pack": self.samples_per_pack,
+            "balance": self.balance,
+            "max_images": self.max_images,
+            "max_patches": self.max_patches,
+            "align_samples_to": self.align_samples_to,
+            "pad_to": pad_to,
+            "vision_uniform": self.vision_uniform,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -399,10 +438,31 @@ class Settings:
         )
         bad = dataclasses.replace(self.bad_samples, ledger=local(self.bad_samples.ledger))
         cache = dataclasses.replace(self.cache, dir=local(self.cache.dir))
+        pack = dataclasses.replace(self.pack, cost_file=local(self.pack.cost_file))
         index_dir = local(self.index_dir)
         return dataclasses.replace(
-            self, data=data, model=local(self.model), bad_samples=bad, cache=cache, index_dir=index_dir
+            self, data=data, model=local(self.model), pack=pack, bad_samples=bad, cache=cache, index_dir=index_dir
         )
+
+    def _check_pack(self) -> None:
+        pack = self.pack
+        _require(
+            pack.form == "samples" or pack.samples_per_pack == 1,
+            f"pack.samples_per_pack belongs to pack.form: samples; the form is {pack.form}",
+        )
+        for name in ("samples_per_pack", "max_images", "max_patches"):
+            least = 1 if name == "samples_per_pack" else 0
+            _require(least <= getattr(pack, name) < 2**31, f"pack.{name} must be from {least} to 2**31 - 1")
+        _require(
+            pack.cost_file == "" or pack.balance == "flops",
+            "pack.cost_file belongs to pack.balance: flops; leave one out",
+        )
+        _require(
+            isinstance(pack.pad_to, str) or pack.pad_to >= 1, "pack.pad_to must be positive, none or tokens_per_pack"
+        )
+        from stoker import _core
+
+        _core.LoaderSettings().set_pack(pack.core_values())  # what does not go together is said there
 
     def _checked(self) -> Self:
         _require(len(self.data) > 0, "data: name at least one manifest")
@@ -437,6 +497,7 @@ class Settings:
         )
         _require(16 <= self.pack.tokens_per_pack < 2**24, "pack.tokens_per_pack must be from 16 to 2**24 - 1")
         _require(1 <= self.pack.packs_per_step < 2**20, "pack.packs_per_step must be from 1 to 2**20 - 1")
+        self._check_pack()
         _require(len(self.labels.roles) > 0, "labels.roles: name at least one role")
         _require(
             self.labels.train_on != "all" or self.labels.roles == ("assistant",),

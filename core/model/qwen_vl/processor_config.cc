@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "model/json_fields.h"
+#include "model/qwen_vl/model_shape.h"
 
 namespace stoker::qwen_vl {
 namespace {
@@ -90,6 +91,7 @@ Status read_model(const std::filesystem::path& folder, const Family& family, Fol
   if (!std::filesystem::exists(folder / "config.json", ignored)) return {};
   STOKER_TRY(const JsonFile file, JsonFile::open(folder / "config.json"));
   JsonFields root = file.fields();
+  if (const std::optional<ModelShape> shape = read_shape(root)) config.cost = cost_of(*shape);
   auto vision = root.child("vision_config");
   STOKER_CHECKED(root.status());
   config.tokens_per_second = family.tokens_per_second;

@@ -95,6 +95,8 @@ class QwenVl {
   const Family& family() const { return family_; }
   const ProcessorConfig& config() const { return config_.image; }
   const ClipConfig& clip_config() const { return config_.clip; }
+  /// What tokens and patches cost; nothing if the folder does not say how large the model is.
+  const std::optional<CostModel>& cost() const { return config_.cost; }
   Expansion expansion() const;
   /// Where a sample's token arrays begin. @param token  Of the pack. @param stride  T of the pack.
   TokenSlots slots(const PackView& view, std::int64_t token, std::int64_t stride) const;
