@@ -52,15 +52,21 @@ def write_mixture(path: Path, n_rows: int) -> None:
 
 def _forecast(manifest: Path, scratch: Path, *, packs_per_rank: int, tokens_per_pack: int) -> Any:
     from stoker import Settings
+    from stoker.costs import QWEN3_VL_8B
     from stoker.forecasting.forecast import Asked, forecast
 
+    QWEN3_VL_8B.write(scratch / "costs.json")  # the test model is a tiny one
     settings = Settings.from_dict(
         {
             "data": [{"manifest": str(manifest)}],
             "model": str(MODEL),
             "seed": 4,
             "window_samples": 4096,
-            "pack": {"tokens_per_pack": tokens_per_pack, "packs_per_step": packs_per_rank * N_RANKS},
+            "pack": {
+                "tokens_per_pack": tokens_per_pack,
+                "packs_per_step": packs_per_rank * N_RANKS,
+                "cost_file": str(scratch / "costs.json"),
+            },
             "index_dir": str(scratch / "index"),
         }
     )

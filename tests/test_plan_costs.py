@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -80,7 +81,8 @@ def test_the_command_writes_what_the_settings_take(tmp_path: Path) -> None:
         ("", "Expecting value"),
         ("[]", "expected an object"),
         ('{"language_per_token": 1}', "expected an object"),
-        (json.dumps(dict.fromkeys(TRUE.__slots__, 0)), "language_per_token must be"),
+        (json.dumps({**dict.fromkeys(TRUE.__slots__[:4], 1), "unit": "hours"}), "unit: ps or kflop"),
+        (json.dumps(dict.fromkeys(TRUE.__slots__[:4], 0)), "language_per_token must be"),
     ],
 )
 def test_a_damaged_cost_file_is_refused(tmp_path: Path, content: str, message: str) -> None:
@@ -114,7 +116,7 @@ def test_a_cost_file_decides_the_plan_and_stands_in_the_fingerprint(data: DataSe
         for batch in next(loader.steps()):
             work = work_of([batch])
             assert batch.counts.cost == np.dot(TRUE.coefficients, list(work.values()))
-    Costs(**{**{name: getattr(TRUE, name) for name in TRUE.__slots__}, "vision_per_patch": 1}).write(file)
+    dataclasses.replace(TRUE, vision_per_patch=1).write(file)
     with Loader(priced) as loader, pytest.raises(InvalidArgumentError, match="`cost`"):
         loader.load_state_dict(state)
     with pytest.raises(InvalidArgumentError, match="missing"), Loader(settings.replace(pack={"cost_file": "missing"})):

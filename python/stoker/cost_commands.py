@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -43,13 +44,18 @@ def fit_costs(
     if output is not None:
         found.costs.write(output)
     if as_json:
-        said = {name: getattr(found.costs, name) for name in found.costs.__slots__}
-        said |= {"per_step_s": found.per_step_s, "mean_error": found.mean_error, "n_steps": found.n_steps}
+        said = {
+            **dataclasses.asdict(found.costs),
+            "per_step_s": found.per_step_s,
+            "mean_error": found.mean_error,
+            "n_steps": found.n_steps,
+        }
         sys.stdout.write(json.dumps(said) + "\n")
         return
     console = Console(highlight=False)
-    for name in found.costs.__slots__:
-        console.print(f"{name:<24} {getattr(found.costs, name):>14,} ps")
+    for name, value in dataclasses.asdict(found.costs).items():
+        if name != "unit":
+            console.print(f"{name:<24} {value:>14,} ps")
     console.print(f"every step beside        {found.per_step_s * 1e3:>14.1f} ms")
     console.print(f"{found.n_steps} steps, said to within {found.mean_error:.1%} on average")
     if output is not None:

@@ -19,7 +19,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +29,7 @@ from stoker.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from stoker.batch import Batch
 
-__all__ = ["Costs", "CostsFit", "fit_costs", "read_costs", "read_records", "work_of"]
+__all__ = ["QWEN3_VL_8B", "Costs", "CostsFit", "fit_costs", "read_costs", "read_records", "work_of"]
 
 _WORK = ("tokens", "tokens_squared", "patches", "patches_squared")
 _COSTS = ("language_per_token", "language_per_token_pair", "vision_per_patch", "vision_per_patch_pair")
@@ -39,7 +39,7 @@ _PS_PER_S = 1e12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """What planning multiplies with, in any one unit; what `fit_costs` finds is in picoseconds."""
+    """What planning multiplies with."""
 
     language_per_token: int
     language_per_token_pair: int
@@ -47,6 +47,8 @@ class Costs:
     vision_per_patch: int
     vision_per_patch_pair: int
     """Times the square of the patches of each image or frame group."""
+    unit: Literal["ps", "kflop"] = "ps"
+    """Picoseconds, as `fit_costs` finds them, or thousands of FLOPs: for people; to a plan only ratios count."""
 
     @property
     def coefficients(self) -> tuple[int, int, int, int]:
@@ -60,8 +62,18 @@ class Costs:
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Writes a file for ``pack.cost_file``."""
-        content = dict(zip(_COSTS, self.coefficients, strict=True))
+        content = {**dict(zip(_COSTS, self.coefficients, strict=True)), "unit": self.unit}
         Path(path).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+QWEN3_VL_8B = Costs(
+    language_per_token=45_400_000,
+    language_per_token_pair=885,
+    vision_per_patch=2_720_000,
+    vision_per_patch_pair=373,
+    unit="kflop",
+)
+"""Forward and backward."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +98,11 @@ def read_costs(path: str | os.PathLike[str]) -> Costs:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InvalidArgumentError(f"pack.cost_file {os.fspath(path)}: {error}", "SETTINGS") from error
-    if not isinstance(content, dict) or set(content) != set(_COSTS):
+    unit = content.pop("unit", "ps") if isinstance(content, dict) else None
+    if unit not in ("ps", "kflop") or set(content) != set(_COSTS):
         raise InvalidArgumentError(
-            f"pack.cost_file {os.fspath(path)}: expected an object with {', '.join(_COSTS)}", "SETTINGS"
+            f"pack.cost_file {os.fspath(path)}: expected an object with {', '.join(_COSTS)}, and unit: ps or kflop",
+            "SETTINGS",
         )
     for name, limit in zip(_COSTS, _LIMITS, strict=True):
         value = content[name]
@@ -99,7 +113,7 @@ def read_costs(path: str | os.PathLike[str]) -> Costs:
                 f"not {value!r}",
                 "SETTINGS",
             )
-    return Costs(**content)
+    return Costs(**content, unit=unit)
 
 
 def work_of(step: Iterable[Batch]) -> dict[str, int]:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from stoker.costs import QWEN3_VL_8B
 from stoker.demo.dataset import DEFAULT_SEED, Dataset, make_dataset
 from stoker.demo.photos import find_testdata
 from stoker.ladder.climb import RUNGS, Plan
@@ -50,14 +51,16 @@ def default_folder() -> Path:
     return Path(cache) / "stoker" / "demo"
 
 
-def demo_settings(*, manifest: str, packs_per_step: int, seed: int, storage: dict[str, Any]) -> dict[str, Any]:
+def demo_settings(
+    *, manifest: str, packs_per_step: int, seed: int, storage: dict[str, Any], cost_file: str
+) -> dict[str, Any]:
     """Returns the settings of the demonstration, as a YAML file would hold them."""
     return {
         "data": [{"manifest": manifest}],
         "model": str(find_testdata() / "qwen3-vl"),
         "seed": seed,
         "window_samples": _WINDOW_SAMPLES,
-        "pack": {"tokens_per_pack": _TOKENS_PER_PACK, "packs_per_step": packs_per_step},
+        "pack": {"tokens_per_pack": _TOKENS_PER_PACK, "packs_per_step": packs_per_step, "cost_file": cost_file},
         "storage": storage,
     }
 
@@ -86,12 +89,15 @@ def served_plan(options: DemoOptions, *, say: Any) -> Iterator[Plan]:
         )
         server.reset_stats()
         manifest = f"s3://{_BUCKET}/{_PREFIX}{dataset.manifest.name}"
+        costs = options.folder / "costs.json"  # of the model that the ranks stand for; the folder's is a tiny one
+        QWEN3_VL_8B.write(costs)
         settings = Settings.from_dict(
             demo_settings(
                 manifest=manifest,
                 packs_per_step=options.n_ranks * options.gpus_per_rank,  # one micro-batch per GPU and step
                 seed=options.seed,
                 storage=server.settings(),
+                cost_file=str(costs),
             )
         )
         yield Plan(

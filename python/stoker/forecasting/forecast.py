@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stoker import _core
+from stoker.costs import read_costs
 from stoker.loader import core_settings
 from stoker.settings import Settings
 
@@ -83,6 +84,7 @@ def summary(report: Mapping[str, Any], settings: Settings, asked: Asked) -> dict
     """The engine's sums as what people and programs want to know. Pure."""
     positions, per_epoch = report["positions"], report["positions_per_epoch"]
     usable = positions - report["rejected"]
+    flops_per_s = _flops_per_s(settings, asked)
     return {
         "packs": {
             "tokens_per_pack": settings.pack.tokens_per_pack,
@@ -109,9 +111,15 @@ def summary(report: Mapping[str, Any], settings: Settings, asked: Asked) -> dict
             "sample_tokens": report["sample_tokens"],
             "longest": report["longest"],
         },
-        "flops_per_s": asked.flops_per_s,
-        "policies": [_policy(p, settings, positions, per_epoch, asked.flops_per_s) for p in report["policies"]],
+        "flops_per_s": flops_per_s,
+        "policies": [_policy(p, settings, positions, per_epoch, flops_per_s) for p in report["policies"]],
     }
+
+
+def _flops_per_s(settings: Settings, asked: Asked) -> float:
+    """What makes seconds of planned FLOPs: where costs were fitted in picoseconds, these count as thousands."""
+    file = settings.pack.cost_file
+    return 1e15 if file and read_costs(file).unit == "ps" else asked.flops_per_s
 
 
 def _policy(
