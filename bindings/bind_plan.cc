@@ -202,13 +202,16 @@ void bind_plan(nb::module_& m) {
       "cost_vision. settings: by the names of settings.Pack.core_values.");
   m.def(
       "assign_step",
-      [](const std::vector<std::int64_t>& costs, std::int32_t dp_size) {
-        check_or_throw(check_dp_size(static_cast<std::int32_t>(costs.size()), dp_size));
+      [](const std::vector<std::pair<std::int64_t, std::int64_t>>& costs_of_phases, std::int32_t dp_size) {
+        check_or_throw(check_dp_size(static_cast<std::int32_t>(costs_of_phases.size()), dp_size));
+        std::vector<PhaseCosts> costs;
+        for (const auto& [language, vision] : costs_of_phases) costs.push_back({language, vision});
         std::vector<std::pair<std::int32_t, std::int32_t>> places;
         for (const PackPlace& place : assign_step(costs, dp_size)) places.emplace_back(place.rank, place.micro_batch);
         return places;
       },
-      nb::arg("costs"), nb::kw_only(), nb::arg("dp_size"), "(rank, micro_batch) of each pack.");
+      nb::arg("costs"), nb::kw_only(), nb::arg("dp_size"),
+      "costs: (language, vision) of each pack. Returns (rank, micro_batch) of each.");
 
   nb::class_<StepPlanner>(m, "StepPlanner")
       .def(

@@ -197,6 +197,6 @@ def test_a_pass_without_a_usable_sample_ends_the_run() -> None:
 
 def test_dp_size_must_divide() -> None:
     with pytest.raises(Exception, match="SETTINGS"):
-        _core.assign_step([1] * 8, dp_size=3)
-    places = _core.assign_step([5, 1, 4, 2, 3, 6], dp_size=2)
+        _core.assign_step([(1, 0)] * 8, dp_size=3)
+    places = _core.assign_step([(5, 1), (1, 4), (4, 0), (2, 2), (3, 3), (6, 0)], dp_size=2)
     assert sorted(places) == [(r, m) for r in range(2) for m in range(3)]

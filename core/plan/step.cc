@@ -8,14 +8,6 @@
 namespace stoker {
 namespace {
 
-// Indices of `costs`, dearest first; equal costs in plan order.
-std::vector<std::uint32_t> dearest_first(std::span<const std::int64_t> costs) {
-  std::vector<std::uint32_t> order(costs.size());
-  std::iota(order.begin(), order.end(), 0U);
-  std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) { return costs[a] > costs[b]; });
-  return order;
-}
-
 // "1, 2, 4, 8": all divisors, or of many those around a number.
 std::string divisors_near(std::int32_t n, std::int32_t number) {
   constexpr std::ptrdiff_t kMostShown = 12;
@@ -35,27 +27,6 @@ std::string divisors_near(std::int32_t n, std::int32_t number) {
 }
 
 }  // namespace
-
-std::vector<PackPlace> assign_step(std::span<const std::int64_t> costs, std::int32_t dp_size) {
-  const auto n_ranks = static_cast<std::size_t>(dp_size);
-  const std::size_t n_micro = costs.size() / n_ranks;
-  const std::vector<std::uint32_t> order = dearest_first(costs);
-  std::vector<PackPlace> places(costs.size());
-  std::vector<std::int64_t> load(n_ranks, 0);
-  std::vector<std::uint32_t> ranks(n_ranks);
-  // Ranks meet in every micro-batch, so each takes one slice of neighbours; inside it the least loaded rank gets the
-  // dearest pack.
-  for (std::size_t m = 0; m < n_micro; ++m) {
-    std::iota(ranks.begin(), ranks.end(), 0U);
-    std::stable_sort(ranks.begin(), ranks.end(), [&](std::uint32_t a, std::uint32_t b) { return load[a] < load[b]; });
-    for (std::size_t i = 0; i < n_ranks; ++i) {
-      const std::uint32_t pack = order[m * n_ranks + i];
-      places[pack] = {static_cast<std::int32_t>(ranks[i]), static_cast<std::int32_t>(m)};
-      load[ranks[i]] += costs[pack];
-    }
-  }
-  return places;
-}
 
 Status check_dp_size(std::int32_t packs_per_step, std::int32_t dp_size) {
   if (packs_per_step <= 0) {
@@ -78,9 +49,10 @@ Status check_data_size(std::uint64_t rows_per_pass, std::int32_t packs_per_step,
 }
 
 std::vector<PackPlace> StepPlan::places(std::int32_t dp_size) const {
-  std::vector<std::int64_t> costs;
-  costs.reserve(packs.size());
-  for (const StepPack& pack : packs) costs.push_back(pack.is_dummy() ? 0 : pack.plan().cost());
+  std::vector<PhaseCosts> costs(packs.size());
+  for (std::size_t i = 0; i < packs.size(); ++i) {
+    if (!packs[i].is_dummy()) costs[i] = {packs[i].plan().cost_language, packs[i].plan().cost_vision};
+  }
   return assign_step(costs, dp_size);
 }
 

@@ -9,21 +9,10 @@
 #include <vector>
 
 #include "base/result.h"
+#include "plan/assign.h"
 #include "plan/plan.h"
 
 namespace stoker {
-
-/// Where a pack of a step goes.
-struct PackPlace {
-  std::int32_t rank = 0;
-  std::int32_t micro_batch = 0;
-};
-
-/// Places the packs of one step, by their costs, on (rank, micro-batch): the packs of one micro-batch are alike in
-/// cost, and the ranks' sums over the step are even. Pure; does not depend on who asks.
-/// @param costs  (packs_per_step) each pack's cost; packs_per_step is a multiple of dp_size.
-/// @return (packs_per_step) one place per pack; every (rank, micro-batch) exactly once.
-std::vector<PackPlace> assign_step(std::span<const std::int64_t> costs, std::int32_t dp_size);
 
 /// @return kSettings unless dp_size is positive and divides packs_per_step.
 Status check_dp_size(std::int32_t packs_per_step, std::int32_t dp_size);

@@ -216,44 +216,6 @@ TEST(StepPlanner, FinishedWithoutASampleIsTheEnd) {
   EXPECT_TRUE(planner.is_at_end());
 }
 
-TEST(AssignStep, EveryPlaceOnceAndNoWorseThanInOrder) {
-  Rng rng(3);
-  for (int round = 0; round < 200; ++round) {
-    const auto dp_size = static_cast<std::int32_t>(1 + rng.next() % 8);
-    const auto n_micro = static_cast<std::int32_t>(1 + rng.next() % 6);
-    std::vector<std::int64_t> costs(static_cast<std::size_t>(dp_size * n_micro));
-    for (auto& cost : costs) cost = static_cast<std::int64_t>(rng.next() % 1000);
-    std::set<std::pair<std::int32_t, std::int32_t>> seen;
-    std::vector<std::int64_t> slowest(static_cast<std::size_t>(n_micro), 0);
-    std::vector<std::int64_t> slowest_in_order(static_cast<std::size_t>(n_micro), 0);
-    const auto places = assign_step(costs, dp_size);
-    for (std::size_t i = 0; i < costs.size(); ++i) {
-      const auto [rank, micro] = places[i];
-      EXPECT_TRUE(rank >= 0 && rank < dp_size && micro >= 0 && micro < n_micro);
-      EXPECT_TRUE(seen.emplace(rank, micro).second);
-      auto& slot = slowest[static_cast<std::size_t>(micro)];
-      slot = std::max(slot, costs[i]);
-      auto& naive = slowest_in_order[i / static_cast<std::size_t>(dp_size)];
-      naive = std::max(naive, costs[i]);
-    }
-    // Ranks meet in every micro-batch: the step lasts as long as the slowest of each.
-    const auto sum = [](const std::vector<std::int64_t>& v) {
-      std::int64_t all = 0;
-      for (const std::int64_t x : v) all += x;
-      return all;
-    };
-    EXPECT_LE(sum(slowest), sum(slowest_in_order));
-  }
-}
-
-TEST(AssignStep, RanksAreEvenOverTheStep) {
-  const std::vector<std::int64_t> costs = {8, 7, 6, 5, 4, 3, 2, 1};
-  std::map<std::int32_t, std::int64_t> load;
-  const auto places = assign_step(costs, 2);
-  for (std::size_t i = 0; i < costs.size(); ++i) load[places[i].rank] += costs[i];
-  EXPECT_EQ(load[0], load[1]);
-}
-
 TEST(CheckDpSize, MustDivide) {
   EXPECT_TRUE(check_dp_size(64, 8).ok());
   for (const std::int32_t dp_size : {0, -1, 3, 128}) EXPECT_EQ(check_dp_size(64, dp_size).reason(), Reason::kSettings);
