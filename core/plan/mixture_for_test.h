@@ -42,6 +42,7 @@ class Mixture {
       }
     } else {
       s.tokens = text(250);
+      s.videos = 1;
       const auto n_groups = static_cast<std::int64_t>(16 + rng_.uniform() * 113) / 2;
       for (std::int64_t g = 0; g < n_groups; ++g) add_vision(s, 28 * 16);
     }
