@@ -158,12 +158,16 @@ void compare() {
 }
 
 void variants() {
-  const auto variant = [](const char* name, const PackSettings& settings, std::size_t window = 16384) {
-    print(name, 64, 1, figures_of(plan_window, settings, 64, 1, Placement::kBalanced, window));
+  const auto variant = [](const char* name, const PackSettings& settings) {
+    print(name, 64, 1, figures_of(plan_window, settings, 64, 1, Placement::kBalanced, 16384));
   };
   PackSettings s;
-  variant("window of 1,024 samples", s, 1024);
-  variant("window of 4,096 samples", s, 4096);
+  for (const std::int32_t dp_size : {64, 256}) {
+    for (const std::size_t window : {1024U, 4096U, 16384U}) {
+      print(fmt::format("window of {} samples", window), dp_size, 1,
+            figures_of(plan_window, s, dp_size, 1, Placement::kBalanced, window));
+    }
+  }
   variant("default", s);
   s.align_samples_to = 16;
   variant("aligned to 16", s);
@@ -180,8 +184,8 @@ void variants() {
   s.vision_uniform = VisionUniform::kImageAndVideo;
   variant("uniform image+video", s);
   s = {};
-  s.max_patches = 40960;
-  variant("at most 40,960 patches", s);
+  s.max_patches = 49152;
+  variant("at most 49,152 patches", s);
   s.max_images = 16;
   variant("and 16 images", s);
   s = {};
