@@ -158,29 +158,6 @@ def test_a_pass_has_every_row_once(sizes: list[int], seed: int, shuffle: bool) -
         assert shuffle or visited == rows
 
 
-def test_a_pack_of_the_cases_holds_every_sample_once() -> None:
-    lengths = [70, 60, 80, 30]  # LDR-11, PCK-06: leftovers are neither lost nor over the limit
-    samples = np.array([[i, n, n, 0, 0, 0, n, 0] for i, n in enumerate(lengths)], dtype=np.int64)
-    plan = _core.plan_window(0, samples, {"tokens_per_pack": 100})
-    assert sorted(m for pack in plan.packs for m in pack) == [0, 1, 2, 3]
-    assert max(sums["tokens"] for sums in plan.sums) <= 100
-
-
-def test_packs_are_even_in_vision_work() -> None:
-    rng = np.random.default_rng(8)  # PCK-08: 10 % of the samples have 16 times more patches; 8 ranks
-    samples = []
-    for i in range(2000):
-        patches = 4000 if rng.random() < 0.1 else 250
-        tokens = int(rng.integers(50, 400)) + patches // 4
-        samples.append([i, tokens, 10, patches, 1, 0, *_core.cost_of(tokens, [patches])])
-    plan = _core.plan_window(0, np.array(samples, dtype=np.int64), {"tokens_per_pack": 8192})
-    total = np.array([sums["cost_language"] + sums["cost_vision"] for sums in plan.sums], dtype=np.float64)
-    vision = np.array([sums["cost_vision"] for sums in plan.sums], dtype=np.float64)
-    for cost in (total, vision):
-        steps = cost[: len(cost) // 8 * 8].reshape(-1, 8)
-        assert (steps.max(axis=1) / steps.mean(axis=1)).mean() < 1.15
-
-
 def test_too_little_data_is_said_at_once() -> None:
     with pytest.raises(Exception, match="DATA_TOO_SMALL"):  # LDR-04
         _core.check_data_size(rows_per_pass=3, packs_per_step=8, is_finite=False)
