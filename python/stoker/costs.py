@@ -155,7 +155,7 @@ def _check_record(record: Any, where: str) -> None:
         value = record.get(key)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e30:
             raise InvalidArgumentError(f"{where}: {key} must be a number from 0 on, not {value!r}", "SETTINGS")
-    if record["seconds"] < 1e-6:
+    if record["seconds"] < 1e-9:
         raise InvalidArgumentError(f"{where}: a step in {record['seconds']} seconds", "SETTINGS")
 
 

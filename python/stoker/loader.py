@@ -259,7 +259,7 @@ def core_settings(settings: Settings, dp_rank: int = 0, dp_size: int = 1) -> _co
         seed=settings.seed,
         is_shuffled=settings.shuffle == "rows",
         epochs=settings.epochs,
-        window_samples=settings.window_samples,
+        window_samples=settings.resolved_window_samples(),
         reference=settings.reference,
         exif=media.exif,
         alpha=media.alpha,

@@ -320,8 +320,10 @@ class Settings:
     split: Split = field(default_factory=Split)
     epochs: int | None = None
     """Passes over the data; None goes on for ever. A finite loader gives every rank the same number of steps."""
-    window_samples: int = 1024
-    """Samples planned together; with ``shuffle: chunked`` about so many."""
+    window_samples: int | Literal["auto"] = "auto"
+    """Samples planned together, with ``shuffle: chunked`` about so many; auto: 1,024, and for steps of more than 64
+    packs 64 for each pack: the few packs with a sample dearer than a mean pack meet only where a window is many steps.
+    """
     pack: Pack = field(default_factory=Pack)
     labels: Labels = field(default_factory=Labels)
     reference: Literal["stoker", "hf-5.18-torchvision", "hf-5.18-pil", "hf-4.57", "qvu+hf"] = "stoker"
@@ -423,6 +425,13 @@ class Settings:
             self.reference, self.media.exif, self.media.alpha, self.media.grey16, self.content_tokens
         )
 
+    def resolved_window_samples(self) -> int:
+        """`window_samples` with ``auto`` worked out."""
+        if self.window_samples != "auto":
+            return self.window_samples
+        packs = self.pack.packs_per_step
+        return 1024 if packs <= 64 else min(64 * packs, 2**22)
+
     def resolved_index_dir(self) -> Path:
         """The index directory in use."""
         if self.index_dir:
@@ -504,7 +513,7 @@ class Settings:
             "labels.train_on: all trains every role, so labels.roles has nothing to choose: leave it out",
         )
         _require(self.epochs is None or 1 <= self.epochs < 2**31, "epochs must be from 1 to 2**31 - 1, or left out")
-        _require(1 <= self.window_samples <= 2**22, "window_samples must be from 1 to 2**22")
+        _require(1 <= self.resolved_window_samples() <= 2**22, "window_samples must be from 1 to 2**22")
         _require(0 <= self.seed < 2**64, "seed must be from 0 to 2**64 - 1")
         _require(0.0 <= self.bad_samples.max_fraction <= 1.0, "bad_samples.max_fraction must be from 0 to 1")
         code = self.user_code

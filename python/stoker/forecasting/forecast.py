@@ -89,7 +89,7 @@ def summary(report: Mapping[str, Any], settings: Settings, asked: Asked) -> dict
         "packs": {
             "tokens_per_pack": settings.pack.tokens_per_pack,
             "packs_per_step": settings.pack.packs_per_step,
-            "window_samples": settings.window_samples,
+            "window_samples": settings.resolved_window_samples(),
         },
         "walked": {
             "positions": positions,
