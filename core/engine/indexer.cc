@@ -55,7 +55,8 @@ Status Indexer::work(std::stop_token stop) {
 }
 
 void Indexer::count(const MeasuredWindow& window) {
-  const std::vector<PlanSample> planned = plan_samples(window, CostModel{});
+  const CostModel cost = walk_.model().cost().value_or(CostModel{});  // FLOPs, whatever planning takes
+  const std::vector<PlanSample> planned = plan_samples(window, cost);
   for (std::size_t i = 0; i < window.samples.size(); ++i) {
     const MeasuredSample& sample = window.samples[i];
     ++report_.n_rows;

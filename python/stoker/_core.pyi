@@ -341,6 +341,7 @@ class LoaderSettings:
         """How ranks tell each other what they measured; see stoker.exchange."""
 
     def set_output(self, *, model: str, seed: int, is_shuffled: bool, epochs: int | None, window_samples: int, reference: str, exif: str, alpha: str, grey16: str, content_tokens: str, trusts_row_sizes: bool, changed_media: str, max_pixels: int, max_scans: int, allow_missing_eoi: bool = False, allow_truncated: bool = False) -> None: ...
+
     def set_pack(self, values: dict, *, cost: Sequence[int] | None = None) -> None:
         """
         values: by the names of settings.Pack.core_values. cost: (language per token, per token^2, vision per patch, per patch^2), or None to take the model's.
