@@ -87,6 +87,8 @@ Status SharedMeasuring::window(std::uint64_t window, std::uint64_t n, const Meas
 Result<std::vector<MeasureShare>> SharedMeasuring::claim(Window& at, std::size_t most) {
   std::vector<MeasureShare> mine;
   const std::vector<MeasureShare> missing = at.missing;
+  std::int64_t n_silent = 0;
+  std::uint64_t first_silent = 0;
   for (const MeasureShare& share : missing) {
     if (mine.size() == most) break;
     STOKER_TRY(const Claimed claim, exchange_.claim(at.window, claim_of(share), options_.lease, at.stop));
@@ -100,13 +102,14 @@ Result<std::vector<MeasureShare>> SharedMeasuring::claim(Window& at, std::size_t
       at.got(share);
       continue;
     }
-    if (claim.is_taken_over) {
-      ++n_taken_over_;
-      log(LogLevel::kWarning, fmt::format("window {}: the rank that measured places {} to {} is silent: they are "
-                                          "measured here",
-                                          at.window, share.first, share.first + share.n - 1));
-    }
+    if (claim.is_taken_over && n_silent++ == 0) first_silent = share.first;
     mine.push_back(share);
+  }
+  n_taken_over_ += n_silent;
+  if (n_silent > 0) {
+    log(LogLevel::kWarning, fmt::format("window {}: {} of {} shares are measured here too, the first at place {}: who "
+                                        "had claimed them is silent, or has been at it for too long",
+                                        at.window, n_silent, missing.size(), first_silent));
   }
   return mine;
 }
