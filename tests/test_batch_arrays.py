@@ -111,7 +111,7 @@ def test_extras_stand_beside_the_inputs(tmp_path: Path, batch: stoker.Batch, loa
     assert set(made.extras) == set(EXTRAS)
     assert not set(made.extras) & set(made.inputs)
     assert all(array.shape == shape for array in made.extras.values())
-    flat = {
+    flat: dict[str, Any] = {
         "sequence_ids": batch.sequence_ids,
         "mm_token_type_ids": batch.mm_token_type_ids,
         "shifted_labels": batch.shifted.labels,

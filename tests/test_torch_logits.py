@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import stoker
 import stoker.torch
@@ -72,6 +73,7 @@ def packs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[Any, 
         yield [(batch, cut(loader, batch, WITHOUT_CLIPS)) for batch in stoker.torch.batches(loader)]
 
 
+@pytest.mark.case("PCK-01", "a sample's logits in a pack are those that it has alone, within 1e-5")
 @torch.no_grad()
 def test_a_sample_in_a_pack_has_the_logits_that_the_reference_gives_it_alone(
     model: Any, packs: list[tuple[Any, list[Sample]]]
@@ -155,15 +157,71 @@ def test_vision_metadata_spares_the_tower_its_own_and_changes_no_logit(
     _, at = min((batch.counts.tokens, i) for i, (batch, _) in enumerate(packs) if batch.counts.patches)
     expected = model(**without_labels(packs[at][0].inputs)).logits
     asked: list[dict[str, Any]] = []
+
+    def seen(own: Any) -> Any:
+        def call(*args: Any, **named: Any) -> Any:
+            asked.append(dict(named["kwargs"]))
+            return own(*args, **named)
+
+        return call
+
     for name in ("get_vision_position_ids", "get_vision_attention_seqlens"):
-        own = getattr(vision, name)
-        monkeypatch.setattr(
-            vision, name, lambda *args, own=own, **kw: asked.append(dict(kw["kwargs"])) or own(*args, **kw)
-        )
+        monkeypatch.setattr(vision, name, seen(getattr(vision, name)))
     for other in others:
         assert ("image_cu_seqlens" in other.inputs) == ("image_grid_thw" in other.inputs)
     assert torch.equal(model(**without_labels(others[at].inputs)).logits, expected)
     assert {name for kwargs in asked for name in kwargs} >= {"cu_seqlens", "position_ids"}, "they came to the tower"
+
+
+def filled_up(folder: Path, numbers: list[int]) -> stoker.Settings:
+    """Every sample, the pack and its vision calls are filled up."""
+    pack = {
+        "tokens_per_pack": 512,
+        "packs_per_step": 1,
+        "align_samples_to": 16,
+        "pad_to": "tokens_per_pack",
+        "vision_uniform": "image",
+    }
+    return settings_for(folder).replace(data=[{"manifest": str(write_rows(folder, numbers))}], pack=pack)
+
+
+@torch.no_grad()
+def test_what_fills_up_moves_no_logit(model: Any, packs: list[tuple[Any, list[Sample]]], tmp_path: Path) -> None:
+    numbers = sorted(WITHOUT_CLIPS, key=lambda i: len(SAMPLES[i]["input_ids"]))[:3]
+    with stoker.Loader(filled_up(tmp_path, numbers)) as loader:
+        batch, *more = stoker.torch.batches(loader)
+        lines = [loader.describe(i).line for i in batch.layout.sample_ids.tolist() if i >= 0]
+    assert not more
+    assert len(lines) == 3
+    assert batch.layout.n_pad_segments == 1
+    assert (np.diff(batch.layout.cu_seqlens_padded) > batch.layout.lengths).any()
+    logits = model(**without_labels(batch.inputs)).logits[0]
+    assert logits.shape[0] == 512
+    for pack, samples in packs:
+        wanted = [sample for sample in samples if sample.number in numbers]
+        if not wanted:
+            continue
+        alone = model(**without_labels(pack.inputs)).logits[0]
+        for sample in wanted:
+            begin = int(batch.layout.cu_seqlens_padded[lines.index(numbers.index(sample.number) + 1)])
+            end = begin + sample.in_pack.stop - sample.in_pack.start
+            assert difference(logits[begin:end], alone[sample.in_pack]) < LARGEST_DIFFERENCE
+    loss = model(**batch.inputs, num_items_in_batch=batch.counts.target_tokens).loss
+    assert torch.isfinite(loss)
+
+
+@pytest.mark.case("PCK-05", "a text pack's dummy gives every weight of the tower a gradient, and it is 0")
+def test_a_dummy_picture_reaches_the_vision_tower(model: Any, tmp_path: Path) -> None:
+    texts = [i for i in WITHOUT_CLIPS if not SAMPLES[i]["image_grid_thw"]][:1]
+    with stoker.Loader(filled_up(tmp_path, texts)) as loader:
+        (batch,) = list(stoker.torch.batches(loader))
+    assert batch.layout.image_counts.tolist() == [0, 1]
+    assert batch.layout.sample_ids.tolist() == [0, -1]
+    model(**batch.inputs).loss.backward()
+    gradients = [parameter.grad for parameter in model.model.visual.parameters()]
+    assert all(gradient is not None and not gradient.any() for gradient in gradients)
+    assert any(parameter.grad.any() for parameter in model.model.language_model.parameters())
+    model.zero_grad(set_to_none=True)
 
 
 @torch.no_grad()

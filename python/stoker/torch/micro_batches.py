@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ from stoker.torch.transfer import SideStreamCopy
 if TYPE_CHECKING:
     from stoker._core import BatchCounts
     from stoker.loader import Loader
+    from stoker.settings import Pack
 
 __all__ = ["Batches", "TorchBatch", "batches"]
 
@@ -116,10 +118,10 @@ def batches(
     *,
     device: Any = "cpu",
     dtype: Any = None,
-    form: Literal["packed", "padded"] = "packed",
+    form: Literal["packed", "padded"] | None = None,
     target: Literal["hf"] = "hf",
     pad_token_id: int | None = None,
-    pad_to_multiple_of: int = 1,
+    pad_to_multiple_of: int | None = None,
     loss_weights_key: str | None = None,
     extras: Sequence[str] = (),
     vision_metadata: bool = False,
@@ -140,10 +142,12 @@ def batches(
         device: ``cpu`` or a CUDA device. The copy to it and the expansion of pixels run beside the computation; what of
             it was not hidden is counted in the loader's report.
         dtype: Of pixel_values; float32 by default, which is bit for bit what the model's own processor gives.
-        form: One row per pack, or one row per sample for models without attention over packs.
+        form: One row per pack, or one row per sample for models without attention over packs; by default what the
+            settings plan for, ``pack.form``.
         target: Whose forward it is: Hugging Face transformers.
         pad_token_id: Fills rows of the padded form; the tokenizer's own by default.
-        pad_to_multiple_of: Rounds the padded form's width up.
+        pad_to_multiple_of: Rounds the padded form's width up; by default as the settings say, ``pack.pad_to``, if they
+            plan for rows.
         loss_weights_key: Name under which the loss weights stand in ``inputs`` too, ``loss_scale`` for ms-swift; by
             default they are not there, because a model passes what it does not know on to its layers.
         extras: What else each batch has, in ``batch.extras``: ``sequence_ids`` int32, the sample that a token belongs
@@ -159,6 +163,11 @@ def batches(
     """
     if target != "hf":
         raise InvalidArgumentError(f"target {target!r} is not served; it takes hf", "SETTINGS")
+    pack = loader.settings.pack
+    if form is None:
+        form = "packed" if pack.form == "packed" else "padded"
+    if pad_to_multiple_of is None:
+        pad_to_multiple_of = 1 if pack.form == "packed" else _row_multiple(pack)
     if form not in ("packed", "padded"):
         raise InvalidArgumentError(f"form {form!r} is not served; it takes packed or padded", "SETTINGS")
     if pad_to_multiple_of < 1:
@@ -169,10 +178,12 @@ def batches(
         if name not in EXTRAS:
             raise InvalidArgumentError(f"extras: {name!r} is not served; there are {', '.join(EXTRAS)}", "SETTINGS")
 
+    multiple = pad_to_multiple_of
+
     def gather(batch: Batch) -> dict[str, Any]:
         if form == "packed":
             return packed(batch, extras=extras)
-        return padded(batch, pad_token_id=pad_token_id, pad_to_multiple_of=pad_to_multiple_of, extras=extras)
+        return padded(batch, pad_token_id=pad_token_id, pad_to_multiple_of=multiple, extras=extras)
 
     return Batches(
         loader,
@@ -183,6 +194,11 @@ def batches(
         extras=extras,
         has_vision_metadata=vision_metadata,
     )
+
+
+def _row_multiple(pack: Pack) -> int:
+    pad_to = {"none": 1, "tokens_per_pack": pack.tokens_per_pack}.get(str(pack.pad_to), pack.pad_to)
+    return math.lcm(pack.align_samples_to, int(pad_to))
 
 
 def _checked_device(device: Any) -> Any:
