@@ -173,7 +173,7 @@ def test_settings_that_plan_for_rows_give_rows(base: Settings, tmp_path: Path) -
     import stoker.torch
 
     pack = {"form": "token_budget", "tokens_per_pack": 800, "pad_to": 32}
-    n_rows = []
+    n_rows, n_real, n_all = [], 0, 0
     with Loader(base.replace(pack=pack, index_dir=str(tmp_path))) as loader:
         for batch in stoker.torch.batches(loader):
             mask = batch.inputs["attention_mask"]
@@ -182,7 +182,10 @@ def test_settings_that_plan_for_rows_give_rows(base: Settings, tmp_path: Path) -
             assert mask.shape[1] == -(-max(batch.layout.lengths.tolist()) // 32) * 32
             assert mask.numel() <= 800
             n_rows.append(len(mask))
+            n_real, n_all = n_real + int(mask.sum()), n_all + mask.numel()
+        fill = loader.report().values["fill"]
     assert max(n_rows) > 1
+    assert fill == pytest.approx(n_real / n_all)
 
 
 # --- counts over ranks and micro-batches

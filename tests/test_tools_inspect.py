@@ -67,6 +67,13 @@ def test_json_has_every_token(data: DataSet, model: Path) -> None:
     assert got["turns"][1]["text"] == "<|im_start|>assistant\nTwo pictures.\nÄöü <b><|im_end|>\n"
 
 
+def test_a_sample_is_as_long_as_packs_make_it(data: DataSet, model: Path, tmp_path: Path) -> None:
+    run = {"data": [{"manifest": str(data.manifest)}], "model": str(model), "pack": {"align_samples_to": 1000}}
+    (tmp_path / "run.yaml").write_text(json.dumps(run))
+    done = CliRunner().invoke(app, ["inspect", str(tmp_path / "run.yaml")], env={"COLUMNS": "160", "NO_COLOR": "1"})
+    assert re.search(r"length +\d+ tokens \(filled up to 1000, 6\.1 % of a pack of 16384\)", done.output), done.output
+
+
 def test_weights_are_shown_where_they_are_delivered(model: Path, tmp_path: Path) -> None:
     said = {"role": "assistant", "content": "Half.", "weight": 0.5}
     data = DataSet(tmp_path)

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "exec/cpu.h"
 #include "pipeline/sample_steps.h"
+#include "plan/padding.h"
 #include "plan/step.h"
 #include "source/url.h"
 
@@ -279,6 +280,10 @@ Status Loader::account(const ReadyPack& pack) {
   ++delivered_.batches;
   delivered_.samples += pack.n_samples_planned - static_cast<std::int64_t>(pack.found_late.size());
   delivered_.tokens += batch.counts.tokens - batch.counts.pad_tokens;
+  const PackSettings& pack_settings = settings_.output.pack;
+  room_tokens_ += pack_settings.form == PackForm::kPacked
+                      ? pack_settings.tokens_per_pack
+                      : batch.shape.samples * row_tokens(pack_settings, batch.max_seqlen);
   delivered_.target_tokens += batch.counts.target_tokens;
   delivered_.patches += batch.counts.patches + batch.counts.video_patches;
   delivered_.bytes += static_cast<std::int64_t>(PackLayout(batch.shape).n_bytes);
@@ -382,9 +387,11 @@ Result<SampleOrigin> Loader::describe(std::int64_t sample_id) const {
 
 LoaderReport Loader::report() const {
   LoaderReport out;
+  std::int64_t room_tokens = 0;
   {
     MutexLock lock(told_mu_);
     out = delivered_;
+    room_tokens = room_tokens_;
     out.wait = meter_.totals();
   }
   {
@@ -397,10 +404,7 @@ LoaderReport Loader::report() const {
                      .wait_s = static_cast<double>(clock.wait_in_ns.get()) * 1e-9,
                      .n_calls = clock.items.get()};
   }
-  if (out.batches > 0) {
-    out.fill =
-        static_cast<double>(out.tokens) / static_cast<double>(out.batches * settings_.output.pack.tokens_per_pack);
-  }
+  if (out.batches > 0) out.fill = static_cast<double>(out.tokens) / static_cast<double>(room_tokens);
   out.cpu_threads = settings_.speed.cpu_threads;
   out.fetch_concurrency = settings_.speed.fetch_concurrency;
   out.prefetch_steps = settings_.speed.prefetch_steps;

@@ -35,7 +35,7 @@ struct LoaderReport {
   WaitTotals wait;
   std::int64_t steps = 0, batches = 0, samples = 0, tokens = 0, target_tokens = 0, patches = 0;
   std::int64_t bytes = 0;  ///< of the arrays handed over
-  double fill = 0;         ///< tokens handed over / (batches * tokens_per_pack)
+  double fill = 0;         ///< tokens handed over / those that a pack, or its padded rows, have room for
   std::map<Reason, std::int64_t>
       bad;  ///< samples not used, those planned around counted by the rank that writes their line
   std::optional<PipelineSnapshot> pipeline;
@@ -144,6 +144,7 @@ class Loader {
   mutable Mutex told_mu_;
   WaitMeter meter_ STOKER_GUARDED_BY(told_mu_);
   LoaderReport delivered_ STOKER_GUARDED_BY(told_mu_);
+  std::int64_t room_tokens_ STOKER_GUARDED_BY(told_mu_) = 0;  // that those packs had
 
   std::jthread opening_;  // last: joined first
 };

@@ -89,7 +89,9 @@ def served_plan(options: DemoOptions, *, say: Any) -> Iterator[Plan]:
         )
         server.reset_stats()
         manifest = f"s3://{_BUCKET}/{_PREFIX}{dataset.manifest.name}"
-        costs = options.folder.with_name("costs.json")  # of the model that the ranks stand for; the folder's is a tiny one
+        costs = options.folder.with_name(
+            "costs.json"
+        )  # of the model that the ranks stand for; the folder's is a tiny one
         QWEN3_VL_8B.write(costs)
         settings = Settings.from_dict(
             demo_settings(

@@ -34,6 +34,7 @@ def find_sample(
         features=features,
         vocabulary=Vocabulary(settings.model),
         tokens_per_pack=settings.pack.tokens_per_pack,
+        align_samples_to=settings.pack.align_samples_to,
         patch=patch,
         merge=merge,
     )

@@ -87,9 +87,7 @@ def _facts(sample: InspectedSample) -> str:
         said = f'<span class="bad">a run leaves it out: {f.bad.code}: {_safe(f.bad.message)}{where}</span>'
         rows.append(_row("verdict", said))
     if f.turns:
-        n = len(f.input_ids)
-        share = f"{100 * n / sample.tokens_per_pack:.1f} % of a pack of {sample.tokens_per_pack}"
-        rows.append(_row("length", f"{n} tokens ({share}), {f.n_trained} trained, {f.n_patches} patches"))
+        rows.append(_row("length", sample.length))
         rows.append(_row("cost", f"{f.cost / 1e9:.2f} TFLOP, forward and backward, as planning counts it"))
     return "<table>" + "".join(rows) + "</table>"
 

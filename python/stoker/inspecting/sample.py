@@ -55,8 +55,22 @@ class InspectedSample:
     features: Features
     vocabulary: Vocabulary
     tokens_per_pack: int
+    align_samples_to: int
     patch: int
     merge: int
+
+    @property
+    def tokens_in_pack(self) -> int:
+        """Its tokens, with what fills it up."""
+        return -(-len(self.features.input_ids) // self.align_samples_to) * self.align_samples_to
+
+    @property
+    def length(self) -> str:
+        """How long it is, in words."""
+        f, n = self.features, self.tokens_in_pack
+        filled = f"filled up to {n}, " if n > len(f.input_ids) else ""
+        share = f"{filled}{100 * n / self.tokens_per_pack:.1f} % of a pack of {self.tokens_per_pack}"
+        return f"{len(f.input_ids)} tokens ({share}), {f.n_trained} trained, {f.n_patches} patches"
 
     def placeholders(self) -> list[tuple[str, tuple[int, int]]]:
         """Every run of placeholders: (``media 0`` or ``clip 0``, tokens)."""
@@ -119,6 +133,7 @@ class InspectedSample:
             "usable": f.bad is None,
             "problem": _problem(f.bad),
             "tokens": len(f.input_ids),
+            "tokens_in_pack": self.tokens_in_pack,
             "trained_tokens": f.n_trained,
             "patches": f.n_patches,
             "cost": f.cost,

@@ -61,9 +61,7 @@ def _head(sample: InspectedSample, console: Console) -> None:
         where = "" if is_named else f" ({_shown(f.bad.media or '')})"
         _line(console, "verdict", f"a run leaves it out: {f.bad.code}: {_shown(f.bad.message)}{where}", "bold red")
     if f.turns:
-        n = len(f.input_ids)
-        share = f"{100 * n / sample.tokens_per_pack:.1f} % of a pack of {sample.tokens_per_pack}"
-        _line(console, "length", f"{n} tokens ({share}), {f.n_trained} trained, {f.n_patches} patches")
+        _line(console, "length", sample.length)
         _line(console, "cost", f"{f.cost / 1e9:.2f} TFLOP, forward and backward, as planning counts it")
 
 
