@@ -188,7 +188,8 @@ void bind_manifest(nb::module_& m) {
       .def(
           "read",
           [](const Manifest& self, std::uint64_t row) {
-            if (row >= self.n_rows()) throw nb::index_error("row");
+            const bool is_counted = self.row_numbers() == RowNumbers::kCounted;
+            if (row >= (is_counted ? self.n_rows() : self.size_bytes())) throw nb::index_error("row");
             std::string buffer;
             auto line = [&] {
               nb::gil_scoped_release unlocked;

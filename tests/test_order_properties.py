@@ -131,6 +131,7 @@ def test_chunks_and_split(
                     row for w in range(first, first + order.windows_per_pass) for row in rows_of(w, is_held_out)
                 )
                 assert seen == sides[is_held_out]
+        assert all(m.read(at) == text for m, each in zip(offsets, lines, strict=True) for at, text in each.items())
 
 
 @settings(max_examples=40, deadline=None)

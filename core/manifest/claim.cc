@@ -133,8 +133,9 @@ void Claim::write(std::uint64_t n_beats) {
     text = fmt::format("{} {} {} {}", token_, n_beats, n_done_, n_all_);
   }
   text = fmt::format("{:<127}\n", text);
-  // Nothing to do about a failure: the claim is then taken over. Flushed, so that other nodes see it.
-  if (::pwrite(file_.get(), text.data(), text.size(), 0) > 0) (void)::fdatasync(file_.get());
+  // Nothing to do about a failure: the claim is then taken over. Flushed, so that other nodes see it, but only where it
+  // is held for long: that there is a claim they see all the same.
+  if (::pwrite(file_.get(), text.data(), text.size(), 0) > 0 && n_beats > 0) (void)::fdatasync(file_.get());
 }
 
 void Claim::tell(std::uint64_t n_done, std::uint64_t n_all) {

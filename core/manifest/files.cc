@@ -28,6 +28,24 @@ std::string hint_text(const FileStamp& stamp, const std::string& name) {
   return fmt::format("{} {} {} {}\n", stamp.n_bytes, stamp.modified_ns, stamp.inode, name);
 }
 
+Status write_anew(const std::string& path, std::span<const std::pair<const void*, std::size_t>> pieces,
+                  bool survives_power_loss) {
+  std::string temporary = path + ".XXXXXX";
+  const FileHandle file(::mkstemp(temporary.data()));
+  const auto failed = [&] {
+    Status status(Reason::kIndexDir, fmt::format("{}: {}", path, errno_text()));
+    if (file.is_open()) ::unlink(temporary.c_str());
+    return status;
+  };
+  if (!file.is_open()) return failed();
+  for (const auto& [data, n_bytes] : pieces) {
+    if (!write_all(file, data, n_bytes)) return failed();
+  }
+  if (::fchmod(file.get(), 0644) != 0 || (survives_power_loss && ::fsync(file.get()) != 0)) return failed();
+  if (::rename(temporary.c_str(), path.c_str()) != 0) return failed();
+  return {};
+}
+
 }  // namespace
 
 std::string errno_text() { return std::generic_category().message(errno); }
@@ -87,20 +105,7 @@ bool write_all(const FileHandle& file, const void* data, std::size_t n_bytes) {
 }
 
 Status write_atomically(const std::string& path, std::span<const std::pair<const void*, std::size_t>> pieces) {
-  std::string temporary = path + ".XXXXXX";
-  const FileHandle file(::mkstemp(temporary.data()));
-  const auto failed = [&] {
-    Status status(Reason::kIndexDir, fmt::format("{}: {}", path, errno_text()));
-    if (file.is_open()) ::unlink(temporary.c_str());
-    return status;
-  };
-  if (!file.is_open()) return failed();
-  for (const auto& [data, n_bytes] : pieces) {
-    if (!write_all(file, data, n_bytes)) return failed();
-  }
-  if (::fchmod(file.get(), 0644) != 0 || ::fsync(file.get()) != 0) return failed();
-  if (::rename(temporary.c_str(), path.c_str()) != 0) return failed();
-  return {};
+  return write_anew(path, pieces, true);
 }
 
 std::string hint_path(const std::string& index_dir, const std::string& path, const FileStamp& stamp, const char* kind) {
@@ -115,7 +120,7 @@ std::string hint_path(const std::string& index_dir, const std::string& path, con
 Status write_hint(const std::string& hint, const FileStamp& stamp, const std::string& name) {
   const std::string text = hint_text(stamp, name);
   const std::array<std::pair<const void*, std::size_t>, 1> pieces = {{{text.data(), text.size()}}};
-  return write_atomically(hint, pieces);
+  return write_anew(hint, pieces, false);  // a flush takes milliseconds, thousands of files have a hint each
 }
 
 std::string read_hint(const std::string& hint, const FileStamp& stamp) {

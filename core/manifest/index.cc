@@ -197,7 +197,11 @@ struct Manifest::State {
   std::string path;
   std::string fingerprint;
   std::uint64_t max_row_bytes = 0;
-  FileHandle file;  // of the rows: at `path`, or what was unpacked from it
+  std::shared_ptr<const FileHandle>
+      file;  // of the rows: at `path`, or what was unpacked from it; null: among open_files
+  std::shared_ptr<OpenFiles> open_files;
+  std::string rows_path;  // of `file`
+  FileStamp rows_stamp;
   std::string form;
   FileStamp stamp;  // of the file at `path`
   bool was_scanned = false;
@@ -214,6 +218,16 @@ struct Manifest::State {
   std::optional<ContentSamples> samples;  // where rows are offsets
 
   bool has_offsets() const { return samples.has_value(); }
+  /// Open for reading. @return MANIFEST if it had been let go and is another one now.
+  Result<std::shared_ptr<const FileHandle>> rows_file() const {
+    return file != nullptr ? Result(file) : open_files->open(rows_path, rows_stamp);
+  }
+  /// From here on the file need not be open.
+  void let_go(std::shared_ptr<OpenFiles> files) {
+    if (files == nullptr) return;
+    open_files = std::move(files);
+    file = nullptr;
+  }
   Status use_positions(const FileHandle& positions_file);
   /// Where the row stands in `file`.
   RowLocation place(std::uint64_t row) const;
@@ -279,42 +293,47 @@ Result<Manifest> Manifest::open(const std::string& path, const ManifestOptions& 
   auto state = std::make_unique<State>();
   state->path = path;
   state->max_row_bytes = options.max_row_bytes;
-  state->file = FileHandle(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!state->file.is_open()) return Status(Reason::kManifest, fmt::format("{}: {}", path, errno_text()));
-  STOKER_TRY(state->stamp, stamp_of(state->file, path));
+  FileHandle file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.is_open()) return Status(Reason::kManifest, fmt::format("{}: {}", path, errno_text()));
+  STOKER_TRY(state->stamp, stamp_of(file, path));
   if (!options.index_dir.empty()) {
     std::error_code error;
     std::filesystem::create_directories(options.index_dir, error);
     if (error) return Status(Reason::kIndexDir, fmt::format("{}: {}", options.index_dir, error.message()));
   }
-  STOKER_TRY(Unpacked unpacked, unpack(state->file, path, state->stamp, options, stop));
+  STOKER_TRY(Unpacked unpacked, unpack(file, path, state->stamp, options, stop));
   state->form = std::move(unpacked.form);
-  std::string rows_path = path;
-  FileStamp rows_stamp = state->stamp;
-  if (unpacked.rows.is_open()) {
-    state->file = std::move(unpacked.rows);
-    if (!unpacked.name.empty()) rows_path = unpacked.name;
-    STOKER_TRY(rows_stamp, stamp_of(state->file, rows_path));
-  }
   state->split = options.split;
-  if (options.row_numbers == RowNumbers::kOffsets) {
+  state->rows_path = path;
+  state->rows_stamp = state->stamp;
+  bool has_name = true;
+  if (unpacked.rows.is_open()) {
+    file = std::move(unpacked.rows);
+    has_name = !unpacked.name.empty();
+    if (has_name) state->rows_path = unpacked.name;
+    STOKER_TRY(state->rows_stamp, stamp_of(file, state->rows_path));
+  }
+  state->file = std::make_shared<const FileHandle>(std::move(file));
+  if (options.row_numbers == RowNumbers::kCounted) {
+    STOKER_CHECKED(open_index(*state, options, stop));
+    if (unpacked.positions.is_open()) STOKER_CHECKED(state->use_positions(unpacked.positions));
+  } else {
     if (unpacked.positions.is_open()) {
       return Status(Reason::kSettings, path +
                                            ": rows of a JSON list are read in any order only with an index: it is "
                                            "unpacked whole all the same, so use shuffle: rows");
     }
-    STOKER_TRY(state->samples, sample_content(state->file, rows_path, rows_stamp.n_bytes));
+    STOKER_TRY(state->samples, sample_content(*state->file, state->rows_path, state->rows_stamp.n_bytes));
     state->fingerprint = state->samples->fingerprint;
-    state->table.header.n_bytes = rows_stamp.n_bytes;
-    return Manifest(std::move(state));
+    state->table.header.n_bytes = state->rows_stamp.n_bytes;
   }
-  STOKER_CHECKED(open_index(*state, rows_path, rows_stamp, options, stop));
-  if (unpacked.positions.is_open()) STOKER_CHECKED(state->use_positions(unpacked.positions));
+  if (has_name) state->let_go(options.open_files);
   return Manifest(std::move(state));
 }
 
-Status Manifest::open_index(State& state, const std::string& rows_path, const FileStamp& stamp,
-                            const ManifestOptions& options, const std::stop_token& stop) {
+Status Manifest::open_index(State& state, const ManifestOptions& options, const std::stop_token& stop) {
+  const std::string& rows_path = state.rows_path;
+  const FileStamp& stamp = state.rows_stamp;
   const auto index_path = [&](const std::string& fingerprint) {
     return options.index_dir + "/" + fingerprint + ".rows";
   };
@@ -338,7 +357,7 @@ Status Manifest::open_index(State& state, const std::string& rows_path, const Fi
     STOKER_TRY(claim, Claim::take(hint + ".claim", is_known, options.on_progress, stop, options.claim));
     if (claim == nullptr) return {};
   }
-  STOKER_TRY(Scanned scanned, scan(state.file, rows_path, stamp, options, claim.get(), stop));
+  STOKER_TRY(Scanned scanned, scan(*state.file, rows_path, stamp, options, claim.get(), stop));
   state.was_scanned = true;
   state.fingerprint = fingerprint_of(scanned.table.header);
   if (!has_dir) {
@@ -363,6 +382,7 @@ std::uint64_t Manifest::size_bytes() const { return state_->table.header.n_bytes
 const std::string& Manifest::path() const { return state_->path; }
 const std::string& Manifest::fingerprint() const { return state_->fingerprint; }
 bool Manifest::was_scanned() const { return state_->was_scanned; }
+RowNumbers Manifest::row_numbers() const { return state_->has_offsets() ? RowNumbers::kOffsets : RowNumbers::kCounted; }
 const std::string& Manifest::form() const { return state_->form; }
 
 RowLocation Manifest::State::place(std::uint64_t row) const {
@@ -393,7 +413,8 @@ std::uint64_t Manifest::about_n_rows() const { return state_->samples ? state_->
 
 Status Manifest::find_rows(std::uint64_t begin, std::uint64_t end, bool held_out, std::size_t most,
                            std::vector<std::uint64_t>& rows, const std::stop_token& stop) const {
-  Status found = find_row_offsets(state_->file, {begin, end}, {state_->split, held_out}, most, rows, stop);
+  STOKER_TRY(const auto file, state_->rows_file());
+  Status found = find_row_offsets(*file, {begin, end}, {state_->split, held_out}, most, rows, stop);
   return found.ok() ? found : std::move(found).with(state_->path);
 }
 
@@ -414,15 +435,15 @@ Result<std::string_view> Manifest::read(std::uint64_t row, std::string& buffer) 
   const auto too_long = [&](std::uint64_t n_bytes) {
     return Status(Reason::kJsonRowTooLong, fmt::format("{} bytes, limit {}", n_bytes, most));
   };
+  STOKER_TRY(const auto file, state_->rows_file());
   if (state_->has_offsets()) {
-    STOKER_TRY(const bool is_whole,
-               read_line_at(state_->file, row, state_->samples->row_bytes, most + kLineEnd, buffer));
+    STOKER_TRY(const bool is_whole, read_line_at(*file, row, state_->samples->row_bytes, most + kLineEnd, buffer));
     if (!is_whole) return Status(Reason::kJsonRowTooLong, fmt::format("more than {} bytes, the limit", most));
   } else {
     const RowLocation at = state_->place(row);
     if (at.n_bytes > most + kLineEnd) return too_long(at.n_bytes);
     buffer.resize(at.n_bytes);
-    STOKER_TRY(const std::size_t n_read, read_at(state_->file, buffer.data(), buffer.size(), at.offset));
+    STOKER_TRY(const std::size_t n_read, read_at(*file, buffer.data(), buffer.size(), at.offset));
     if (n_read != buffer.size()) buffer.clear();
   }
   if (buffer.empty()) {

@@ -12,11 +12,10 @@
 
 #include "base/result.h"
 #include "manifest/claim.h"
+#include "manifest/open_files.h"
 #include "manifest/split.h"
 
 namespace stoker {
-
-struct FileStamp;
 
 /// Where a row stands in the user's file: of a packed one, in what it unpacks to.
 struct RowLocation {
@@ -43,6 +42,8 @@ struct ManifestOptions {
   RowNumbers row_numbers = RowNumbers::kCounted;
   std::optional<SplitRule> split = {};  ///< which rows are held out
   ClaimTimes claim = {};
+  /// Shared by the manifests of a run; null: each keeps its file open.
+  std::shared_ptr<OpenFiles> open_files = {};
 };
 
 /// A local file of rows with random access to them: JSONL, plain or packed by gzip or zstd, or one JSON list, plain or
@@ -58,8 +59,8 @@ struct ManifestOptions {
 /// (manifest/claim.h). A split's sides are found in the same scan, and kept in a file of their own.
 ///
 /// With RowNumbers::kOffsets nothing is scanned: the fingerprint is that of samples of the content (at most a MiB) and
-/// of the size, so that a row that changed elsewhere, without a change of size, is not noticed by it.
-/// Threads: any, after open().
+/// of the size, so that a row that changed elsewhere, without a change of size, is not noticed by it: what is
+/// remembered of single rows needs another key. Threads: any, after open().
 class Manifest {
  public:
   /// @return MANIFEST if the file cannot be read, changes during the scan, is no regular file, or is damaged;
@@ -79,6 +80,7 @@ class Manifest {
   const std::string& path() const;
   /// Of the rows, unpacked: hash and size. Equal files at other paths have the same.
   const std::string& fingerprint() const;
+  RowNumbers row_numbers() const;
   /// "JSONL", "JSONL in gzip", "a JSON list", ...
   const std::string& form() const;
   bool was_scanned() const;  ///< False if an index that was there already served.
@@ -108,8 +110,7 @@ class Manifest {
  private:
   struct State;
   explicit Manifest(std::unique_ptr<State> state);
-  static Status open_index(State& state, const std::string& rows_path, const FileStamp& stamp,
-                           const ManifestOptions& options, const std::stop_token& stop);
+  static Status open_index(State& state, const ManifestOptions& options, const std::stop_token& stop);
   std::unique_ptr<State> state_;
 };
 

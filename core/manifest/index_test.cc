@@ -7,7 +7,9 @@
 #include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <latch>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -263,6 +265,36 @@ TEST_F(ManifestTest, OneOfManyScansAndFindsTheSidesOfASplitToo) {
     if (entry.path().extension() == ".sides") fs::resize_file(entry.path(), 100);
   }
   EXPECT_EQ(n_scanned(), 1) << "a damaged file";
+}
+
+TEST_F(ManifestTest, OfManyFilesFewAreOpen) {
+  const auto n_open = [] { return std::distance(fs::directory_iterator("/proc/self/fd"), fs::directory_iterator()); };
+  const auto before = n_open();
+  for (const RowNumbers numbers : {RowNumbers::kCounted, RowNumbers::kOffsets}) {
+    options_.open_files = std::make_shared<OpenFiles>(4);
+    options_.row_numbers = numbers;
+    std::vector<Manifest> manifests;
+    for (int i = 0; i < 40; ++i) {
+      manifests.push_back(open(write("part" + std::to_string(i), "x\nrow " + std::to_string(i) + "\n")));
+    }
+    const std::uint64_t second = numbers == RowNumbers::kCounted ? 1 : 2;
+    std::vector<std::jthread> threads;
+    for (int t = 0; t < 4; ++t) {
+      threads.emplace_back([&, t] {
+        for (int i = 0; i < 400; ++i) {
+          const auto at = static_cast<std::size_t>(i * (t + 1) % 40);
+          EXPECT_EQ(row(manifests[at], second), "row " + std::to_string(at));
+        }
+      });
+    }
+    threads.clear();
+    EXPECT_LE(n_open() - before, 4);
+    write("other", "x\nrow other\n");
+    fs::rename(dir_ / "other", dir_ / "part7");
+    for (int i = 0; i < 4; ++i) row(manifests[static_cast<std::size_t>(i)], second);  // lets go of it
+    std::string buffer;
+    EXPECT_EQ(manifests[7].read(second, buffer).status().reason(), Reason::kManifest) << "another file was read";
+  }
 }
 
 TEST_F(ManifestTest, TwoFilesAtOnePathHaveAHintEach) {

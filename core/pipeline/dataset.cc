@@ -132,7 +132,9 @@ void tell_shapes(const Manifest& manifest, const std::string& name, const RowOpt
 }  // namespace
 
 Result<Dataset::Source> Dataset::open_source(const DataSettings& data, const std::string& name,
-                                             const LoaderSettings& settings, Fetcher& fetcher, std::stop_token stop,
+                                             const LoaderSettings& settings,
+                                             const std::shared_ptr<OpenFiles>& open_files, Fetcher& fetcher,
+                                             std::stop_token stop,
                                              const std::function<void(std::string_view)>& on_progress) {
   if (is_prefix(name)) return not_listed(name, "is a prefix");
   STOKER_TRY(const Location where, parse_location(name));
@@ -158,7 +160,8 @@ Result<Dataset::Source> Dataset::open_source(const DataSettings& data, const std
             on_progress(fmt::format("scanning {}: {} of {} bytes", name, done, total));
           },
       .row_numbers = settings.output.shuffle == Shuffle::kChunked ? RowNumbers::kOffsets : RowNumbers::kCounted,
-      .split = settings.output.split};
+      .split = settings.output.split,
+      .open_files = open_files};
   STOKER_TRY(Manifest manifest, Manifest::open(path, options, stop));
   tell_shapes(manifest, name, data.rows);
   return Source{std::move(manifest), name, data.media_root.empty() ? folder_of(name) : data.media_root, data.rows};
@@ -166,6 +169,8 @@ Result<Dataset::Source> Dataset::open_source(const DataSettings& data, const std
 
 Result<Dataset> Dataset::open(const LoaderSettings& settings, Fetcher& fetcher, std::stop_token stop,
                               const std::function<void(std::string_view)>& on_progress) {
+  constexpr std::size_t kMostOpen = 256;
+  const auto open_files = std::make_shared<OpenFiles>(kMostOpen);
   Dataset dataset;
   dataset.uses_held_out_ = settings.output.uses_held_out;
   dataset.window_samples_ = static_cast<std::uint64_t>(settings.output.window_samples);
@@ -177,7 +182,7 @@ Result<Dataset> Dataset::open(const LoaderSettings& settings, Fetcher& fetcher, 
     }
     n_files.push_back(names.size());
     for (const std::string& name : names) {
-      STOKER_TRY(Source source, open_source(data, name, settings, fetcher, stop, on_progress));
+      STOKER_TRY(Source source, open_source(data, name, settings, open_files, fetcher, stop, on_progress));
       dataset.sources_.push_back(std::move(source));
     }
   }

@@ -63,8 +63,8 @@ class Dataset {
   Status order_chunks(const OutputSettings& output);
   std::vector<const Manifest*> manifests() const;
   static Result<Source> open_source(const DataSettings& data, const std::string& name, const LoaderSettings& settings,
-                                    Fetcher& fetcher, std::stop_token stop,
-                                    const std::function<void(std::string_view)>& on_progress);
+                                    const std::shared_ptr<OpenFiles>& open_files, Fetcher& fetcher,
+                                    std::stop_token stop, const std::function<void(std::string_view)>& on_progress);
 
   std::vector<Source> sources_;
   std::optional<Order> order_;

@@ -92,7 +92,10 @@ Status Planner::run(const Hand& hand, std::stop_token stop) {
 }
 
 Status Planner::add_window(std::uint64_t window, std::stop_token stop) {
-  STOKER_TRY(const OrderWindow places, dataset_.window(window, stop));
+  STOKER_TRY(const OrderWindow places, [&] {
+    const Timed waiting(stage_.wait_in_ns, clock_time_);
+    return dataset_.window(window, stop);
+  }());
   auto measured = [&] {
     const Timed waiting(stage_.wait_in_ns, clock_time_);
     return exchange_.measure(measurer_, places, urgency(window, 0), stop);
