@@ -5,15 +5,18 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <thread>
 #include <utility>
 
 #include "base/hash.h"
 #include "base/log.h"
+#include "exec/cpu.h"
 #include "manifest/claim.h"
 #include "manifest/row.h"
 #include "source/url.h"
@@ -57,9 +60,10 @@ Result<std::string> mirror(const std::string& url, const LoaderSettings& setting
   const std::string what = fmt::format("{}\n{}\n{} {}", settings.storage.endpoint, url, head.total_bytes, head.etag);
   const std::string name = sha256_hex(what).substr(0, 32);
   const fs::path shared = folder / (name + ".jsonl");
-  // Unique among processes of several nodes and loaders of one process.
+  // Unique among processes of several nodes, loaders of one process, and entries of one loader.
+  static std::atomic<std::uint64_t> n_made{0};
   const fs::path own =
-      folder / fmt::format("{}-{}-{:x}.jsonl", name, getpid(), reinterpret_cast<std::uintptr_t>(&fetcher));
+      folder / fmt::format("{}-{}-{:x}-{}.jsonl", name, getpid(), reinterpret_cast<std::uintptr_t>(&fetcher), n_made++);
   const bool is_shared = !head.etag.empty();
   std::unique_ptr<Claim> claim;
   if (is_shared) {
@@ -167,25 +171,64 @@ Result<Dataset::Source> Dataset::open_source(const DataSettings& data, const std
   return Source{std::move(manifest), name, data.media_root.empty() ? folder_of(name) : data.media_root, data.rows};
 }
 
+Result<std::vector<Dataset::Source>> Dataset::open_sources(const std::vector<Name>& names,
+                                                           const LoaderSettings& settings, Fetcher& fetcher,
+                                                           const std::stop_token& stop,
+                                                           const std::function<void(std::string_view)>& on_progress) {
+  constexpr std::size_t kMostThreads = 8;
+  constexpr std::size_t kMostOpenFiles = 256;
+  const auto open_files = std::make_shared<OpenFiles>(kMostOpenFiles);
+  std::vector<std::optional<Result<Source>>> opened(names.size());
+  std::atomic<std::size_t> next = 0;
+  std::stop_source failed;
+  const std::stop_callback pass_on(stop, [&] { failed.request_stop(); });
+  const auto open_some = [&] {
+    for (std::size_t i = next++; i < names.size() && !failed.stop_requested(); i = next++) {
+      opened[i] =
+          open_source(*names[i].data, names[i].name, settings, open_files, fetcher, failed.get_token(), on_progress);
+      if (!opened[i]->ok()) failed.request_stop();
+    }
+  };
+  {
+    std::vector<std::jthread> others;
+    for (std::size_t i = 1; i < std::min(names.size(), kMostThreads); ++i) {
+      others.emplace_back([&] {
+        become_background_thread("stoker-open");
+        open_some();
+      });
+    }
+    open_some();
+  }
+  // What failed, not what was stopped for it.
+  Status status = stop.stop_requested() ? Status(Reason::kStopped, "stopped while manifests were opened") : Status();
+  std::vector<Source> sources;
+  for (auto& each : opened) {
+    if (each && each->ok()) {
+      sources.push_back(std::move(*each).value());
+    } else if (each && (status.ok() || status.reason() == Reason::kStopped)) {
+      status = std::move(*each).status();
+    }
+  }
+  if (!status.ok()) return status;
+  return sources;
+}
+
 Result<Dataset> Dataset::open(const LoaderSettings& settings, Fetcher& fetcher, std::stop_token stop,
                               const std::function<void(std::string_view)>& on_progress) {
-  constexpr std::size_t kMostOpen = 256;
-  const auto open_files = std::make_shared<OpenFiles>(kMostOpen);
   Dataset dataset;
   dataset.uses_held_out_ = settings.output.uses_held_out;
   dataset.window_samples_ = static_cast<std::uint64_t>(settings.output.window_samples);
+  std::vector<Name> names;
   std::vector<std::size_t> n_files;  // (entries of the settings)
   for (const DataSettings& data : settings.output.data) {
-    std::vector<std::string> names = {data.manifest};
+    std::vector<std::string> found = {data.manifest};
     if (data.manifest.find("://") == std::string::npos) {
-      STOKER_TRY(names, files_of(data.manifest));
+      STOKER_TRY(found, files_of(data.manifest));
     }
-    n_files.push_back(names.size());
-    for (const std::string& name : names) {
-      STOKER_TRY(Source source, open_source(data, name, settings, open_files, fetcher, stop, on_progress));
-      dataset.sources_.push_back(std::move(source));
-    }
+    n_files.push_back(found.size());
+    for (std::string& name : found) names.push_back({&data, std::move(name)});
   }
+  STOKER_TRY(dataset.sources_, open_sources(names, settings, fetcher, stop, on_progress));
   const OutputSettings& output = settings.output;
   STOKER_CHECKED(output.shuffle == Shuffle::kChunked ? dataset.order_chunks(output)
                                                      : dataset.order_rows(output, n_files));

@@ -22,8 +22,8 @@ namespace stoker {
 class Dataset {
  public:
   /// Opens every manifest, those that a pattern names in the order of their names; one on S3 is first mirrored into the
-  /// index directory, where a mirror with the same ETag is used again. `on_progress` gets a line now and then. @return
-  /// MANIFEST, INDEX_DIR, NO_DATA, FETCH_*, STOPPED.
+  /// index directory, where a mirror with the same ETag is used again. `on_progress` gets a line now and then, from any
+  /// of several threads. @return MANIFEST, INDEX_DIR, NO_DATA, FETCH_*, STOPPED.
   static Result<Dataset> open(const LoaderSettings& settings, Fetcher& fetcher, std::stop_token stop,
                               const std::function<void(std::string_view)>& on_progress);
 
@@ -62,6 +62,14 @@ class Dataset {
   Status order_rows(const OutputSettings& output, const std::vector<std::size_t>& n_files);
   Status order_chunks(const OutputSettings& output);
   std::vector<const Manifest*> manifests() const;
+  struct Name {
+    const DataSettings* data;
+    std::string name;  ///< of one manifest
+  };
+  /// A few at a time: what they wait for is the disk.
+  static Result<std::vector<Source>> open_sources(const std::vector<Name>& names, const LoaderSettings& settings,
+                                                  Fetcher& fetcher, const std::stop_token& stop,
+                                                  const std::function<void(std::string_view)>& on_progress);
   static Result<Source> open_source(const DataSettings& data, const std::string& name, const LoaderSettings& settings,
                                     const std::shared_ptr<OpenFiles>& open_files, Fetcher& fetcher,
                                     std::stop_token stop, const std::function<void(std::string_view)>& on_progress);
