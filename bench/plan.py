@@ -72,7 +72,7 @@ def run() -> list[dict[str, Any]]:
     variants = _lines("variants")
     _table("setting", variants)
     out = [result for row in compared if row["name"] == "ours" for result in _held(row)]
-    out += [_result(f"fill, {row['name']}", row["fill"], "of a pack") for row in variants]
+    out += [_result(f"fill, {row['name']}, {row['dp_size']} ranks", row["fill"], "of a pack") for row in variants]
     for row in _lines("speed"):
         bar = PLANNING_BAR_MS if row["name"] == "plan 100000 samples, default" else None
         out.append(_result(row["name"], row["ms"], "ms CPU", bar, ok=bar is None or row["ms"] <= bar))

@@ -136,7 +136,7 @@ double cpu_ms(const std::function<void()>& work) {
 
 void compare() {
   const std::size_t window = 65536;
-  const std::pair<const char*, Planning> ways[] = {{"equal counts", baseline(Baseline::kEqualCounts)},
+  const std::pair<const char*, Planning> ways[] = {{"random, equal counts", baseline(Baseline::kEqualCounts)},
                                                    {"concatenation", baseline(Baseline::kConcatenate)},
                                                    {"first fit", baseline(Baseline::kFirstFit)},
                                                    {"largest first, tokens", baseline(Baseline::kLargestFirst)},
