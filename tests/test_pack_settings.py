@@ -78,3 +78,26 @@ def test_a_sample_over_a_pack_limit_is_a_bad_one(data: DataSet, tmp_path: Path) 
     assert {line["code"] for line in lines} == {"PACK_LIMIT"}
     assert n_kept + len(lines) == len(data.lines)
     assert "pack.max_patches is 500" in lines[0]["message"]
+
+
+def test_a_limit_below_the_pack_says_why(data: DataSet, tmp_path: Path) -> None:
+    tight = settings_for(data, tmp_path, epochs=1, bad_samples={"max_fraction": 1.0})
+    tight = tight.replace(pack={"tokens_per_pack": 300, "pad_to": 128, "vision_uniform": "image"})
+    with Loader(tight) as loader:
+        assert {len(batch.input_ids) for batch in loader} <= {128, 256}
+    lines = [json.loads(line) for line in (tmp_path / "index" / "ledger.jsonl").read_text().splitlines()]
+    assert {line["code"] for line in lines} == {"SEQ_TOO_LONG"}
+    assert "limit 253" in lines[0]["message"]
+    assert "300, less what alignment, padding" in lines[0]["message"]
+
+
+@pytest.mark.parametrize("form", ["packed", "samples", "token_budget"])
+def test_without_balance_a_curriculum_keeps_its_order(data: DataSet, tmp_path: Path, form: str) -> None:
+    rows = {"samples_per_pack": 3} if form == "samples" else {}
+    settings = settings_for(data, tmp_path, epochs=1, shuffle="none", bad_samples={"max_fraction": 1.0})
+    settings = settings.replace(
+        pack={"balance": "none", "form": form, "tokens_per_pack": 1024, "packs_per_step": 1, **rows}
+    )
+    with Loader(settings) as loader:
+        ids = [int(i) for batch in loader for i in batch.layout.sample_ids if i >= 0]
+    assert ids == list(range(len(data.lines)))

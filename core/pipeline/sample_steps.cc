@@ -317,8 +317,12 @@ Status finish_measured(const OutputSettings& output, const qwen_vl::QwenVl& mode
                       truncate_turns(limit, {plans, clips}, sample);
   if (sample.tokens > limit && !is_cut) {
     return {Reason::kSeqTooLong,
-            fmt::format("length {}, limit {}, visual {} (in tokens; pack.tokens_per_pack is the limit)", sample.tokens,
-                        limit, visual)};
+            fmt::format("length {}, limit {}, visual {} (in tokens; pack.tokens_per_pack is the limit{})",
+                        sample.tokens, limit, visual,
+                        limit == output.pack.tokens_per_pack
+                            ? ""
+                            : fmt::format(", {}, less what alignment, padding and room for a dummy segment take",
+                                          output.pack.tokens_per_pack))};
   }
   return check_fits(output.pack, media_counts(sample));
 }

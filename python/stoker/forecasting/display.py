@@ -38,7 +38,7 @@ def show_forecast(result: Mapping[str, Any], console: Console) -> None:
     say("an epoch", f"{result['walked']['positions_per_epoch']} samples, {as_set['steps_per_epoch']:.1f} steps")
     if as_set["packs_with_dummy"]:
         share = 100 * as_set["packs_with_dummy"] / as_set["packs"]
-        say("dummies", f"{as_set['packs_with_dummy']} packs ({share:.2g} %) lack what pack.vision_uniform promises")
+        say("dummies", f"{as_set['packs_with_dummy']} packs ({share:.1f} %) lack what pack.vision_uniform promises")
     if as_set["empty_packs"]:
         say("", f"{as_set['empty_packs']} empty packs complete the last step")
     console.print()
