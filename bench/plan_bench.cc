@@ -224,7 +224,7 @@ void speed() {
       costs.push_back(
           {static_cast<std::int64_t>(9e8 + 1e8 * rng.uniform()), static_cast<std::int64_t>(3e8 * rng.uniform())});
     }
-    const double ms = cpu_ms([&] { assign_step(costs, dp_size); });
+    const double ms = cpu_ms([&costs, n = dp_size] { assign_step(costs, n); });
     fmt::print("{{\"name\": \"assign {} x {}\", \"ms\": {:.3f}}}\n", dp_size, n_micro, ms);
   }
 }
