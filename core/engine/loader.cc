@@ -69,6 +69,9 @@ void Loader::open(std::stop_token stop) {
     progress_ = line;
   };
   auto work = [&]() -> Status {
+    if (settings_.dp_size > 1) {
+      STOKER_TRY(service_, start_service(settings_.exchange));
+    }
     say("reading the model's folder");
     STOKER_TRY(model_, load_model(settings_));
     STOKER_CHECKED(check_memory(settings_, model_->config()));
@@ -425,6 +428,7 @@ void Loader::close() {
   if (fetcher_) fetcher_->stop();
   if (opening_.joinable()) opening_.join();
   if (pipeline_) pipeline_->stop();  // not destroyed: the trainer's thread may be in it
+  service_.reset();
 }
 
 Loader::~Loader() {
@@ -432,6 +436,7 @@ Loader::~Loader() {
     // A forked child has none of the threads: joining them would hang, so what they belong to is left alone.
     (void)pipeline_.release();
     (void)fetcher_.release();
+    (void)new std::shared_ptr<TcpServer>(std::move(service_));
     if (opening_.joinable()) opening_.detach();
     return;
   }

@@ -125,6 +125,8 @@ class Loader {
   std::optional<Dataset> dataset_;
   std::string fingerprint_;
 
+  std::shared_ptr<TcpServer> service_;  // of rank 0; written by the opening thread, let go by close() after it
+
   mutable Mutex life_mu_;               // held while threads are begun or ended
   std::unique_ptr<Fetcher> fetcher_;    // until it moves into the pipeline; written under life_mu_
   std::unique_ptr<Pipeline> pipeline_;  // written once, by the trainer's thread under life_mu_: it may read it without

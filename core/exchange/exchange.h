@@ -62,7 +62,7 @@ class Exchange {
 
   const std::string& space() const { return space_; }
   std::string describe() const { return store_->describe(); }
-  std::string left_by() const { return store_->left_by(space_); }
+  std::string left_by(const std::string& space) const { return store_->left_by(space); }
 
  private:
   struct Seen {

@@ -12,8 +12,11 @@ namespace {
 
 bool is_loopback(const std::string& host) { return host == "localhost" || host.starts_with("127."); }
 
-/// One service for all loaders of a process in a job: they share a port, and ranks whose settings differ meet at it.
-Result<std::shared_ptr<TcpServer>> service_of(const ExchangeSettings& settings) {
+}  // namespace
+
+// One for all loaders of a process in a job: they share a port, and ranks whose settings differ meet at it.
+Result<std::shared_ptr<TcpServer>> start_service(const ExchangeSettings& settings) {
+  if (settings.kind != ExchangeKind::kTcp || !settings.is_host) return std::shared_ptr<TcpServer>();
   static Mutex mu;
   static std::map<std::string, std::weak_ptr<TcpServer>> services;  // of jobs whose loaders live, and a few old names
   MutexLock lock(mu);
@@ -27,8 +30,6 @@ Result<std::shared_ptr<TcpServer>> service_of(const ExchangeSettings& settings) 
   known = server;
   return server;
 }
-
-}  // namespace
 
 Result<OpenExchange> open_exchange(const ExchangeSettings& settings, const std::string& index_dir,
                                    const std::string& space, const std::string& owner,
@@ -46,7 +47,7 @@ Result<OpenExchange> open_exchange(const ExchangeSettings& settings, const std::
       TcpStoreOptions options{.host = settings.host, .ports = {}, .secret = settings.secret, .meet_limit = meet_limit};
       options.ports = settings.port != 0 ? std::vector{settings.port} : ports_of_job(settings.job);
       if (settings.is_host) {
-        STOKER_TRY(out.server, service_of(settings));
+        STOKER_TRY(out.server, start_service(settings));
         options.host = is_loopback(settings.host) ? settings.host : "127.0.0.1";
         options.ports = {out.server->port()};
       }

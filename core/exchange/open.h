@@ -30,6 +30,10 @@ struct ExchangeSettings {
   std::shared_ptr<KeyValues> values;  ///< kForeign
 };
 
+/// Starts the service of rank 0, if it runs in this process and is of the kind that has one: others find it while the
+/// result lives. Loaders of one job share it. @return null elsewhere; SETTINGS.
+Result<std::shared_ptr<TcpServer>> start_service(const ExchangeSettings& settings);
+
 /// An exchange, and what of it ends with its owner.
 struct OpenExchange {
   std::shared_ptr<TcpServer> server;  ///< of this process; null elsewhere

@@ -91,8 +91,9 @@ class TcpServer::Loop {
   }
 
   void poll_all() {
-    polled_.assign({{wake_.get(), POLLIN, 0}, {listening_.get(), POLLIN, 0}});
-    bool is_any_timed = false;
+    const auto accepts = static_cast<short>(is_out_of_descriptors_ ? 0 : POLLIN);
+    polled_.assign({{wake_.get(), POLLIN, 0}, {listening_.get(), accepts, 0}});
+    bool is_any_timed = std::exchange(is_out_of_descriptors_, false);
     for (const auto& peer : peers_) {
       // Who waits for a value may still hang up, which POLLIN shows; what it sends meanwhile stays in the kernel.
       short events = peer->n_sent < peer->out.size() ? POLLOUT : POLLIN;
@@ -112,10 +113,15 @@ class TcpServer::Loop {
   void accept_all() {
     for (;;) {
       OwnedFd fd(::accept4(listening_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-      if (!fd.is_open()) return;  // none left; out of descriptors: they wait in the kernel
+      if (!fd.is_open()) {
+        // None left; or out of descriptors: they wait in the kernel, and are not looked at until the next tick.
+        is_out_of_descriptors_ = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
+        return;
+      }
       if (peers_.size() >= options_.max_connections) continue;
       const int on = 1;  // small messages leave at once
       ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+      ::setsockopt(fd.get(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);  // of nodes that vanish
       auto peer = std::make_unique<Peer>();
       peer->fd = std::move(fd);
       peer->since = std::chrono::steady_clock::now();
@@ -235,6 +241,7 @@ class TcpServer::Loop {
   ValueTable values_;  // from here on: the loop thread's own
   std::vector<std::unique_ptr<Peer>> peers_;
   std::vector<pollfd> polled_;
+  bool is_out_of_descriptors_ = false;
 };
 
 TcpServer::TcpServer(std::unique_ptr<Loop> loop, std::uint16_t port)

@@ -35,7 +35,7 @@ Status lost(std::string what) { return {Reason::kFetchConnect, std::move(what)};
 class Connection {
  public:
   /// @return FETCH_CONNECT for whatever is not the job's service.
-  static Result<Connection> open(const addrinfo& at, std::uint16_t port, const std::string& secret,
+  static Result<Connection> open(const addrinfo& at, std::uint16_t port, const std::string& secret, milliseconds limit,
                                  const std::stop_token& stop) {
     sockaddr_storage address{};
     std::memcpy(&address, at.ai_addr, at.ai_addrlen);
@@ -45,7 +45,7 @@ class Connection {
     if (!made.fd_.is_open()) return lost(std::strerror(errno));
     const int on = 1;
     ::setsockopt(made.fd_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    const auto until = Clock::now() + kGreetingLimit;
+    const auto until = Clock::now() + limit;
     if (::connect(made.fd_.get(), reinterpret_cast<const sockaddr*>(&address), at.ai_addrlen) != 0) {
       if (errno != EINPROGRESS) return lost(std::strerror(errno));
       STOKER_CHECKED(made.ready(POLLOUT, until, stop));
@@ -65,8 +65,6 @@ class Connection {
   }
 
  private:
-  static constexpr milliseconds kGreetingLimit{5000};
-
   explicit Connection(OwnedFd fd) : fd_(std::move(fd)) {}
 
   Status greet(const std::string& secret, Clock::time_point until, const std::stop_token& stop) {
@@ -158,6 +156,7 @@ class TcpStore final : public ValueStore {
   // A request may wait for a value for ten seconds at most; what takes much longer is a server that is gone.
   static constexpr milliseconds kAnswerLimit{30'000};
   static constexpr milliseconds kTellAfter{5000};
+  static constexpr milliseconds kGreetingLimit{5000};
 
   Result<std::string> ask(const wire::Request& request, const std::stop_token& stop) STOKER_EXCLUDES(mu_) {
     if (!request.key.is_valid()) return Status(Reason::kInternal, "a key that the exchange does not know");
@@ -227,12 +226,16 @@ class TcpStore final : public ValueStore {
     }
     const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owned(found, ::freeaddrinfo);
     Status why = lost("it has no address");
-    for (const std::uint16_t port : options_.ports) {
+    // Once met it keeps its port: a rank 0 that begins anew has other ranks.
+    const std::vector<std::uint16_t> ports = has_met_ ? std::vector{met_port_} : options_.ports;
+    const milliseconds limit = has_met_ ? options_.lost_limit : kGreetingLimit;
+    for (const std::uint16_t port : ports) {
       for (const addrinfo* at = found; at != nullptr; at = at->ai_next) {
-        auto made = Connection::open(*at, port, options_.secret, stop);
+        auto made = Connection::open(*at, port, options_.secret, limit, stop);
         if (made.ok()) {
           connection_.emplace(std::move(*made));
           has_met_ = true;
+          met_port_ = port;
           return {};
         }
         if (made.status().code() == Code::kCancelled) return std::move(made).status();
@@ -250,6 +253,7 @@ class TcpStore final : public ValueStore {
 
   std::optional<Connection> connection_;  // from here on: of whoever made is_busy_ true
   bool has_met_ = false;
+  std::uint16_t met_port_ = 0;
   bool is_lost_ = false;  // one try each, until it is back
 };
 

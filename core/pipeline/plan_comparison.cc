@@ -61,8 +61,9 @@ std::string difference(const RunFacts& here, const RunFacts& rank_0) {
 
 }  // namespace
 
-std::string RunFacts::space() const {
+std::string RunFacts::space(const std::string& job) const {
   Digest digest;
+  digest.add(job);
   digest.add(fingerprint);
   for (const std::uint64_t value : {step, window, packs_delivered}) digest.add_int(static_cast<std::int64_t>(value));
   return digest.hex();
@@ -70,6 +71,7 @@ std::string RunFacts::space() const {
 
 PlanComparison::PlanComparison(Exchange& exchange, const std::string& job, RunFacts facts, std::int32_t rank)
     : exchange_(exchange),
+      job_(job),
       job_space_(job.empty() ? "" : "job-" + sha256_hex(job).substr(0, 32)),
       facts_(std::move(facts)),
       rank_(rank) {}
@@ -105,7 +107,7 @@ Status PlanComparison::compare_with_rank_0(milliseconds wait, std::stop_token st
     if (n < n_told_) return {};  // rank 0 is not so far yet
     const auto facts = decoded(last);
     if (!facts) return Status(Reason::kInternal, "rank 0 told something that this version does not know");
-    return differ(facts->space(), difference(facts_, *facts), std::move(stop));
+    return differ(facts->space(job_), difference(facts_, *facts), std::move(stop));
   }
   return {};
 }
@@ -116,19 +118,21 @@ Status PlanComparison::check(std::uint64_t window, const std::string& digest, st
   if (verdict) return Status(Reason::kPlanMismatch, *verdict);
   STOKER_TRY(const std::string theirs, exchange_.put(window, kDigest, digest, stop));
   if (theirs == digest) return {};
-  const std::string left = exchange_.left_by();
   return differ(
       exchange_.space(),
       fmt::format("window {} was planned as {} by one rank and as {} by another, from equal settings and "
                   "manifests: media that changed while they were measured, user code that gives something else "
-                  "each time, or different versions or model folders on the nodes. They met in {}{}",
-                  window, digest, theirs, exchange_.describe(),
-                  left.empty() ? "" : "; once it is mended, or if it was meant, remove " + left),
+                  "each time, or different versions or model folders on the nodes. They met in {}",
+                  window, digest, theirs, exchange_.describe()),
       std::move(stop));
 }
 
 Status PlanComparison::differ(const std::string& space, std::string why, std::stop_token stop) {
   why = "ranks do not run the same: " + why;
+  // Where this outlives the job, the next one would read it.
+  if (const std::string left = exchange_.left_by(space); !left.empty()) {
+    why += "; once it is mended, or if it was meant, remove " + left;
+  }
   auto told = exchange_.put_in(space, kVerdict, why, stop);
   if (told.ok() && space != exchange_.space())
     told = exchange_.put_in(exchange_.space(), kVerdict, why, std::move(stop));

@@ -18,8 +18,8 @@ struct RunFacts {
   std::uint64_t window = 0;
   std::uint64_t packs_delivered = 0;
 
-  /// The space of an exchange in which ranks with these facts meet, whatever dp_size they think there is.
-  std::string space() const;
+  /// The space of an exchange in which ranks of a job with these facts meet, whatever dp_size they think there is.
+  std::string space(const std::string& job) const;
 };
 
 /// Ranks of one run compare what they run, and then each window's plan. A difference ends every one of them: whoever
@@ -45,6 +45,7 @@ class PlanComparison {
   Status differ(const std::string& space, std::string why, std::stop_token stop);
 
   Exchange& exchange_;
+  const std::string job_;
   const std::string job_space_;  // empty: none
   const RunFacts facts_;
   const std::int32_t rank_;

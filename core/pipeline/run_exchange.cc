@@ -56,7 +56,8 @@ Status RunExchange::open(std::stop_token stop) {
   if (::gethostname(host, sizeof host - 1) != 0) host[0] = '\0';
   const std::string owner =
       fmt::format("rank {} of {} on {}", settings_.dp_rank, settings_.dp_size, std::string_view(host));
-  STOKER_TRY(open_, open_exchange(settings_.exchange, settings_.index_dir, facts_.space(), owner, meet_limit, clock_));
+  STOKER_TRY(open_, open_exchange(settings_.exchange, settings_.index_dir, facts_.space(settings_.exchange.job), owner,
+                                  meet_limit, clock_));
   sharing_.emplace(*open_.exchange, SharingOptions{.rank = settings_.dp_rank, .n_ranks = settings_.dp_size}, clock_);
   comparison_.emplace(*open_.exchange, settings_.exchange.job, facts_, settings_.dp_rank);
   Status met = comparison_->meet(std::move(stop));

@@ -224,6 +224,17 @@ TEST_F(SharingTest, WithoutAnExchangeARankGoesOnAlone) {
   EXPECT_TRUE(other.measured.empty());
 }
 
+TEST_F(SharingTest, AWindowThatWasDroppedIsMeasuredAgain) {
+  Rank fast = rank(0, 2), slow = rank(1, 2);
+  for (std::uint64_t w = 0; w < 8; ++w) ASSERT_TRUE(plan(fast, w, 64).ok());
+  ASSERT_TRUE(fast.exchange->drop_before(6, kNever).ok());
+  for (std::uint64_t w = 5; w < 8; ++w) {
+    ASSERT_TRUE(plan(slow, w, 64).ok());
+    expect_whole(slow, 64, 2);
+  }
+  EXPECT_EQ(slow.measured.size(), shares_of(64, 2).size());
+}
+
 TEST_F(SharingTest, StopsWhileItWaits) {
   for (const MeasureShare& share : shares_of(64, 2)) {
     const std::string name = "claim-" + std::to_string(share.first) + "-" + std::to_string(share.n);
@@ -242,7 +253,7 @@ RunFacts facts() {
 }
 
 TEST_F(SharingTest, AWindowPlannedDifferentlyStopsEveryRank) {
-  const std::string space = facts().space();
+  const std::string space = facts().space("");
   const auto a = exchange(0, space), b = exchange(1, space), c = exchange(2, space);
   PlanComparison one(*a, "", facts(), 0), two(*b, "", facts(), 1), three(*c, "", facts(), 2);
   EXPECT_TRUE(one.check(3, "aa", kNever).ok());
@@ -255,7 +266,7 @@ TEST_F(SharingTest, AWindowPlannedDifferentlyStopsEveryRank) {
   EXPECT_EQ(three.check(3, "aa", kNever).message(), status.message());
   auto other_run = facts();
   other_run.fingerprint = "data=2";
-  const auto d = exchange(0, other_run.space());
+  const auto d = exchange(0, other_run.space(""));
   EXPECT_TRUE(PlanComparison(*d, "", other_run, 0).check(4, "cc", kNever).ok());
 }
 
@@ -264,7 +275,7 @@ TEST_F(SharingTest, RanksThatRunSomethingElseAreToldWhat) {
     memory_ = std::make_shared<testing::SharedMemory>();
     memory_->on_wait = [] {};
     const std::string job = "job";
-    const auto a = exchange(0, rank_0.space()), b = exchange(1, rank_1.space());
+    const auto a = exchange(0, rank_0.space(job)), b = exchange(1, rank_1.space(job));
     PlanComparison zero(*a, job, rank_0, 0), one(*b, job, rank_1, 1);
     if (is_rank_0_first) {
       EXPECT_TRUE(zero.meet(kNever).ok());
@@ -300,8 +311,8 @@ TEST_F(SharingTest, AJobMayHaveSeveralLoaders) {
   memory_->on_wait = [] {};
   RunFacts eval = facts();
   eval.fingerprint = "data=5";
-  const auto a = exchange(0, facts().space()), b = exchange(0, eval.space());
-  const auto c = exchange(1, facts().space()), d = exchange(1, eval.space());
+  const auto a = exchange(0, facts().space("job")), b = exchange(0, eval.space("job"));
+  const auto c = exchange(1, facts().space("job")), d = exchange(1, eval.space("job"));
   PlanComparison zero_trains(*a, "job", facts(), 0), zero_evaluates(*b, "job", eval, 0);
   PlanComparison one_trains(*c, "job", facts(), 1), one_evaluates(*d, "job", eval, 1);
   EXPECT_TRUE(zero_trains.meet(kNever).ok());
