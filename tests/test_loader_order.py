@@ -173,6 +173,35 @@ def test_chunked_says_where_a_bad_row_begins(tmp_path: Path) -> None:
         taken(loader, 1000)
 
 
+MANY = textwrap.dedent(
+    """
+    import resource, sys
+    from stoker import Loader, Settings
+    settings = Settings.from_dict({
+        "data": [{"manifest": sys.argv[1] + "/part-*.jsonl"}], "model": sys.argv[2], "epochs": 1,
+        "index_dir": sys.argv[1] + "/index", "pack": {"tokens_per_pack": 384, "packs_per_step": 4},
+    })
+    resource.setrlimit(resource.RLIMIT_NOFILE, (290, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    with Loader(settings) as loader:
+        ids = [i for batch in loader for i in batch.layout.sample_ids.tolist() if i >= 0]
+        print(len(ids), len({loader.describe(i).manifest for i in ids}))
+    """
+)
+
+
+def test_a_pattern_of_many_files(tmp_path: Path) -> None:
+    """More than may be open at one time, where a rank shares its limit with everything else in the process."""
+    data = DataSet(tmp_path)
+    for n in range(300):
+        data.chat(n, [])
+        (tmp_path / f"part-{n:03}.jsonl").write_bytes(data.lines[-1] + b"\n")
+    command = [sys.executable, "-c", MANY, str(tmp_path), str(settings_for("unused", tmp_path).model)]
+    for _ in range(2):  # without an index, and with one
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.split() == ["300", "300"]
+
+
 def test_chunked_refuses_what_it_cannot_define(data: DataSet, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="shuffle: chunked takes every row once"):
         settings_for(data, tmp_path, **CHUNKED).replace(data=[{"manifest": str(data.manifest), "repeat": 2}])

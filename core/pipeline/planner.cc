@@ -130,7 +130,8 @@ Status Planner::check_bad(const MeasuredWindow& window, std::uint64_t n_until_en
   }
   // Of the whole run, not of what was planned since a resume: a run that went on must not end because it was resumed.
   const std::int64_t bad = n_bad_.get();
-  const auto all = static_cast<std::int64_t>(n_until_end);
+  // Where nobody counted the rows that number is an estimate, and what was planned may be more.
+  const std::int64_t all = std::max(static_cast<std::int64_t>(n_until_end), n_planned_.get());
   if (static_cast<double>(bad) > settings_.bad_samples.max_fraction * static_cast<double>(all)) {
     std::string first;
     for (const MeasuredSample& s : window.samples) {

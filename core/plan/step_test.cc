@@ -186,6 +186,16 @@ TEST(StepPlanner, NoticesAPassWithoutAUsableSample) {
   EXPECT_EQ(small.add(window_of(0, 10, false)).reason(), Reason::kNoData);
 }
 
+TEST(StepPlanner, NoticesAPassOfWindowsWithoutAUsableSample) {
+  StepPlanner planner(1, UINT64_MAX, {}, 3);
+  EXPECT_TRUE(planner.add(window_of(0, 0, false)).ok());
+  EXPECT_TRUE(planner.add(window_of(1, 4, false)).ok());
+  EXPECT_TRUE(planner.add(window_of(2, 4, true)).ok());
+  EXPECT_TRUE(planner.add(window_of(3, 0, false)).ok());
+  EXPECT_TRUE(planner.add(window_of(4, 0, false)).ok());
+  EXPECT_EQ(planner.add(window_of(5, 7, false)).reason(), Reason::kNoData);
+}
+
 TEST(StepPlanner, RefusesAStateThatDoesNotFit) {
   StepPlanner first(2, 10, {});
   ASSERT_TRUE(first.add(window_of(0, 10, true)).ok());
