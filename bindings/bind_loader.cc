@@ -399,6 +399,7 @@ nb::dict pipeline_dict(const PipelineSnapshot& p) {
   d["changed_media"] = p.changed_media;
   d["samples_planned"] = p.samples_planned;
   d["samples_planned_bad"] = p.samples_planned_bad;
+  d["samples_recalled"] = p.samples_recalled;
   d["samples_truncated"] = p.samples_truncated;
   d["content_control_literals"] = p.content_control_literals;
   return d;

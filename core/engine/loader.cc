@@ -84,6 +84,8 @@ void Loader::open(std::stop_token stop) {
     STOKER_CHECKED(check_data_size(dataset_->rows_per_pass(), settings_.output.pack.packs_per_step,
                                    settings_.output.epochs.has_value()));
     fingerprint_ = make_fingerprint();
+    say("opening the index of lengths");
+    known_ = std::make_unique<KnownLengths>(settings_, *dataset_, model_, stop);
     return {};
   };
   Status status = work();
@@ -203,8 +205,8 @@ Status Loader::start() {
   ledger_ = std::make_unique<Ledger>(settings_.bad_samples.ledger);
   MutexLock lock(life_mu_);
   STOKER_CHECKED(check_usable());
-  pipeline_ =
-      std::make_unique<Pipeline>(settings_, *dataset_, model_, std::move(fetcher_), fingerprint_, cursor_, clock_);
+  pipeline_ = std::make_unique<Pipeline>(settings_, *dataset_, model_, known_.get(), std::move(fetcher_), fingerprint_,
+                                         cursor_, clock_);
   history_.push_back(cursor_);
   has_started_ = true;
   return {};
@@ -435,6 +437,7 @@ Loader::~Loader() {
   if (getpid() != pid_) {
     // A forked child has none of the threads: joining them would hang, so what they belong to is left alone.
     (void)pipeline_.release();
+    (void)known_.release();
     (void)fetcher_.release();
     (void)new std::shared_ptr<TcpServer>(std::move(service_));
     if (opening_.joinable()) opening_.detach();

@@ -123,6 +123,7 @@ class Loader {
 
   std::shared_ptr<const qwen_vl::QwenVl> model_;  // written by the opening thread, read after is_opened_
   std::optional<Dataset> dataset_;
+  std::unique_ptr<KnownLengths> known_;
   std::string fingerprint_;
 
   std::shared_ptr<TcpServer> service_;  // of rank 0; written by the opening thread, let go by close() after it

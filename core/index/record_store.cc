@@ -39,8 +39,10 @@ constexpr std::uint64_t kMostMergedBytes = std::uint64_t{256} << 20;  // of logs
 constexpr std::size_t kMostFiles = 8;                                 // with more, they are merged whatever their size
 constexpr std::uint64_t kTableShare = 4;                              // merged once they are a quarter of the table
 // A log that was not appended to for so long is merged and removed. Its writer, if it lives, begins another.
-constexpr std::int64_t kLogAbandonedS = 15 * 60;
-constexpr std::int64_t kNewAbandonedS = 60 * 60;
+constexpr std::int64_t kLogAbandonedNs = std::int64_t{15} * 60 * 1'000'000'000;
+constexpr std::int64_t kNewAbandonedNs = std::int64_t{60} * 60 * 1'000'000'000;
+
+std::int64_t nanoseconds_of(const timespec& time) { return time.tv_sec * std::int64_t{1'000'000'000} + time.tv_nsec; }
 
 std::string unique_name(std::string_view kind) {
   static std::atomic<std::uint64_t> n_made{0};
@@ -77,7 +79,7 @@ struct Logged {
 struct RecordStore::File {
   std::string name;
   std::uint64_t n_bytes = 0;
-  std::int64_t changed_s = 0;
+  std::int64_t changed_ns = 0;
 
   bool is(std::string_view kind) const { return name.starts_with(kind); }
   bool is_log() const { return is(kLog) || is(kDone); }
@@ -117,11 +119,11 @@ std::vector<RecordStore::File> RecordStore::files() const {
     if (lstat(at->path().c_str(), &info) != 0 || !S_ISREG(info.st_mode)) continue;  // another merged it just now
     out.push_back({.name = at->path().filename().string(),
                    .n_bytes = static_cast<std::uint64_t>(info.st_size),
-                   .changed_s = info.st_mtim.tv_sec});
+                   .changed_ns = nanoseconds_of(info.st_mtim)});
   }
   // What was written last holds. Two processes that measured the same object say the same, so ties do not matter.
   std::sort(out.begin(), out.end(), [](const File& a, const File& b) {
-    return std::pair(a.changed_s, std::string_view(a.name)) < std::pair(b.changed_s, std::string_view(b.name));
+    return std::pair(a.changed_ns, std::string_view(a.name)) < std::pair(b.changed_ns, std::string_view(b.name));
   });
   return out;
 }
@@ -144,14 +146,14 @@ void RecordStore::merge(std::stop_token stop) {
   struct stat info {};
   // The file server's time, which the logs' times are.
   if (futimens(lock.get(), nullptr) != 0 || fstat(lock.get(), &info) != 0) return;
-  while (merge_once(stop, info.st_mtim.tv_sec)) {
+  while (merge_once(stop, nanoseconds_of(info.st_mtim))) {
   }
 }
 
 // Merges tables and as many logs as memory allows. @return whether there is more to merge
-bool RecordStore::merge_once(const std::stop_token& stop, std::int64_t now_s) {
+bool RecordStore::merge_once(const std::stop_token& stop, std::int64_t now_ns) {
   std::vector<File> all = files();
-  const auto is_ended = [&](const File& f) { return f.is(kDone) || f.changed_s + kLogAbandonedS < now_s; };
+  const auto is_ended = [&](const File& f) { return f.is(kDone) || f.changed_ns + kLogAbandonedNs < now_ns; };
   // What is merged for good comes first: a log under way is merged as it is now, and again when it has ended.
   std::stable_sort(all.begin(), all.end(), [&](const File& a, const File& b) { return is_ended(a) > is_ended(b); });
   std::vector<std::shared_ptr<const Table>> tables;  // oldest first
@@ -162,7 +164,7 @@ bool RecordStore::merge_once(const std::stop_token& stop, std::int64_t now_s) {
   bool has_more = false;
   for (const File& file : all) {
     if (stop.stop_requested()) return false;
-    if (file.is(kNew) && file.changed_s + kNewAbandonedS < now_s) unlink(path_of(file.name).c_str());
+    if (file.is(kNew) && file.changed_ns + kNewAbandonedNs < now_ns) unlink(path_of(file.name).c_str());
     if (file.name == kTable || file.is(kRun)) {
       add_table(file, tables);
       if (file.name != kTable) merged.push_back(file.name);

@@ -60,7 +60,7 @@ class RecordStore {
 
   std::vector<File> files() const;
   void merge(std::stop_token stop);
-  bool merge_once(const std::stop_token& stop, std::int64_t now_s);
+  bool merge_once(const std::stop_token& stop, std::int64_t now_ns);
   void add_table(const File& file, Tables& to) const;
   void load() STOKER_EXCLUDES(mu_);
   Status append() STOKER_REQUIRES(write_mu_) STOKER_EXCLUDES(mu_);

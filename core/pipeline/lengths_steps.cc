@@ -39,6 +39,15 @@ MeasuredImage measured_from(const ImageLengths& image, bool is_frame) {
   return out;
 }
 
+Status not_ours(std::uint64_t order_index, std::string_view why) {
+  return {Reason::kPlanMismatch,
+          fmt::format("the lengths that another rank told of sample {} of the order do not fit this rank's settings: "
+                      "{}. All ranks need the same settings, model folder and version",
+                      order_index, why)};
+}
+
+}  // namespace
+
 SizeWish wish_of(const qwen_vl::SizeRequest& r) {
   return {.min_pixels = r.min_pixels,
           .max_pixels = r.max_pixels,
@@ -53,15 +62,6 @@ qwen_vl::SizeRequest request_of(const SizeWish& w) {
           .total_pixels = w.total_pixels,
           .resized = {w.resized_height_px, w.resized_width_px}};
 }
-
-Status not_ours(std::uint64_t order_index, std::string_view why) {
-  return {Reason::kPlanMismatch,
-          fmt::format("the lengths that another rank told of sample {} of the order do not fit this rank's settings: "
-                      "{}. All ranks need the same settings, model folder and version",
-                      order_index, why)};
-}
-
-}  // namespace
 
 SampleLengths lengths_of(const MeasuredSample& sample) {
   SampleLengths out{.order_index = sample.order_index};

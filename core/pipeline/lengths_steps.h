@@ -21,6 +21,10 @@ namespace stoker {
 /// What can be sent and kept of a measured sample. Of a bad one only why.
 SampleLengths lengths_of(const MeasuredSample& sample);
 
+/// The two forms of what a row asks of a size.
+SizeWish wish_of(const qwen_vl::SizeRequest& request);
+qwen_vl::SizeRequest request_of(const SizeWish& wish);
+
 /// A sample without text from lengths that another rank told. The user's own code is not called.
 /// @return PLAN_MISMATCH if they cannot have come from these settings.
 Result<MeasuredSample> measured_from(const SampleLengths& lengths, const OrderEntry& entry,

@@ -1,10 +1,12 @@
 #include "pipeline/measurer.h"
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstring>
 #include <optional>
 #include <utility>
 
+#include "pipeline/known_lengths.h"
 #include "pipeline/lengths_steps.h"
 #include "pipeline/sample_steps.h"
 #include "source/url.h"
@@ -22,6 +24,7 @@ struct Measurer::Task {
   std::vector<MeasuredSample> samples;
   std::uint64_t priority = 0;
   std::stop_token stop;
+  std::vector<TextFacts> facts;              // (samples) what is kept of their rows; empty without an index
   std::vector<std::atomic<int>> parts_left;  // (samples) of each sample; the last one closes it
 
   Mutex mu;
@@ -58,6 +61,7 @@ Result<std::vector<MeasuredSample>> Measurer::measure_part(std::span<const Order
   auto task = std::make_shared<Task>(places.size());
   task->priority = priority;
   task->stop = stop;
+  if (options_.known != nullptr) task->facts.resize(places.size());
   for (std::size_t i = 0; i < places.size(); ++i) {
     MeasuredSample& sample = task->samples[i];
     sample.order_index = places[i].order_index;
@@ -65,11 +69,18 @@ Result<std::vector<MeasuredSample>> Measurer::measure_part(std::span<const Order
     task->parts_left[i] = 1;
     workers_.submit(priority, [this, task, i](int) { measure_sample(task, i); });
   }
-  MutexLock lock(task->mu);
-  const bool is_done =
-      task->changed.wait(lock, stop, [&]() STOKER_NO_ANALYSIS { return task->samples_left == 0 || !task->fatal.ok(); });
-  if (!is_done) return Status(Reason::kStopped, "stopped while measuring");
-  if (!task->fatal.ok()) return task->fatal;
+  {
+    MutexLock lock(task->mu);
+    const bool is_done = task->changed.wait(
+        lock, stop, [&]() STOKER_NO_ANALYSIS { return task->samples_left == 0 || !task->fatal.ok(); });
+    if (!is_done) return Status(Reason::kStopped, "stopped while measuring");
+    if (!task->fatal.ok()) return task->fatal;
+  }
+  if (options_.known != nullptr) {
+    const auto n_bad = std::count_if(task->samples.begin(), task->samples.end(),
+                                     [](const MeasuredSample& sample) { return !sample.bad.ok(); });
+    options_.known->measured(task->samples.size(), static_cast<std::uint64_t>(n_bad));
+  }
   return std::move(task->samples);
 }
 
@@ -81,8 +92,14 @@ Result<std::shared_ptr<MeasuredWindow>> Measurer::assemble(const OrderWindow& wi
 void Measurer::measure_sample(const std::shared_ptr<Task>& task, std::size_t index) {
   if (task->stop.stop_requested()) return;
   MeasuredSample& sample = task->samples[index];
+  if (options_.known != nullptr && !options_.on_row && headers_of(sample) != HeaderReads::kAll &&
+      options_.known->recall(sample)) {
+    recalled_.add(1);
+    return part_done(task, index, -1, {});
+  }
   std::vector<MediaRef> media;
   Status status = read_row(sample, media);
+  if (status.ok() && options_.known != nullptr) task->facts[index] = options_.known->facts_of(media, sample);
   if (status.ok()) {
     const std::vector<PictureRef> pictures = pictures_of(media);
     task->parts_left[index] += static_cast<int>(pictures.size());
@@ -123,16 +140,37 @@ void Measurer::measure_image(const std::shared_ptr<Task>& task, std::size_t inde
   } else if (is_size_trusted(settings_.output, media)) {
     part_done(task, index, static_cast<std::int32_t>(image),
               apply_size(measured, {{media.height_px, media.width_px}, measured.object_bytes}, true));
+  } else if (measure_known(task, index, image)) {
+    return;
   } else if (measured.is_inline) {
-    part_done(task, index, static_cast<std::int32_t>(image),
-              measure_inline(settings_.output, *model_, *picture.reference, measured));
-  } else if (const auto known = known_size(measured.key)) {
-    part_done(task, index, static_cast<std::int32_t>(image), apply_size(measured, *known, false));
+    ImageInfo info;
+    Status status = measure_inline(settings_.output, *model_, *picture.reference, measured, &info);
+    if (status.ok() && options_.known != nullptr) {
+      options_.known->keep_header(measured.key, info, measured.object_bytes, 0);
+    }
+    part_done(task, index, static_cast<std::int32_t>(image), std::move(status));
   } else if (headers == HeaderReads::kNone) {
     part_done(task, index, static_cast<std::int32_t>(image), {});
   } else {
     read_once(task, index, image);
   }
+}
+
+bool Measurer::measure_known(const std::shared_ptr<Task>& task, std::size_t index, std::size_t image) {
+  MeasuredImage& measured = task->samples[index].picture(image);
+  std::optional<Known> known;
+  if (options_.known == nullptr) {
+    known = known_size(measured.key);
+  } else if (const auto facts = options_.known->media(measured.key)) {
+    if (!facts->bad.ok()) {
+      part_done(task, index, static_cast<std::int32_t>(image), facts->bad);
+      return true;
+    }
+    known = Known{upright_size(*facts, settings_.output.image), facts->object_bytes, facts->tag};
+  }
+  if (!known) return false;
+  part_done(task, index, static_cast<std::int32_t>(image), apply_size(measured, *known, false));
+  return true;
 }
 
 void Measurer::read_once(const std::shared_ptr<Task>& task, std::size_t index, std::size_t image) {
@@ -155,6 +193,9 @@ void Measurer::read_once(const std::shared_ptr<Task>& task, std::size_t index, s
 
 void Measurer::read_ended(const std::shared_ptr<Task>& task, std::size_t index, std::size_t image,
                           const Result<Known>& got) {
+  const MeasuredImage& first = task->samples[index].picture(image);
+  const bool is_proof = !got.ok() && got.status().code() == Code::kBadSample && !first.is_size_from_row;
+  if (is_proof && options_.known != nullptr) options_.known->keep_bad(first.key, got.status());
   std::vector<PictureAt> all;
   {
     MutexLock lock(task->mu);
@@ -268,7 +309,11 @@ void Measurer::header_known(const std::shared_ptr<Task>& task, std::size_t index
   if (measured.is_size_from_row && measured.upright != known.upright) {
     return read_ended(task, index, image, size_mismatch(measured, known.upright));
   }
-  remember_size(measured.key, known);
+  if (options_.known != nullptr) {
+    options_.known->keep_header(measured.key, info, object_bytes, known.tag);
+  } else {
+    remember_size(measured.key, known);
+  }
   read_ended(task, index, image, known);
 }
 
@@ -303,7 +348,7 @@ void Measurer::part_done(const std::shared_ptr<Task>& task, std::size_t index, s
 void Measurer::close_sample(Task& task, std::size_t index) {
   MeasuredSample& sample = task.samples[index];
   if (sample.bad.ok()) {
-    Status finished = finish_measured(settings_.output, *model_, sample);
+    Status finished = sample.has_text ? finish_sample(task, index) : Status();
     if (!finished.ok() && finished.code() != Code::kBadSample) return failed(task, std::move(finished));
     sample.bad = std::move(finished);
     if (sample.is_truncated) truncated_.add(1);
@@ -312,6 +357,32 @@ void Measurer::close_sample(Task& task, std::size_t index) {
   sample.waiting = nullptr;
   MutexLock lock(task.mu);
   if (--task.samples_left == 0) task.changed.notify_all();
+}
+
+Status Measurer::finish_sample(Task& task, std::size_t index) {
+  MeasuredSample& sample = task.samples[index];
+  const bool has_boxes = sample.waiting != nullptr;
+  STOKER_CHECKED(finish_text(*model_, sample));
+  const qwen_vl::SampleText& text = sample.text;
+  std::optional<TextFacts> facts;  // of the row before anything is cut from it
+  if (options_.known != nullptr) {
+    facts = std::move(task.facts[index]);
+    facts->n_ids = static_cast<std::int64_t>(text.ids.size());
+    facts->n_trained = text.n_trained;
+    if (has_boxes) facts->sizes = KnownLengths::sizes_of(sample);
+    if (settings_.output.over_long == OverLong::kTruncateTurns) {
+      for (const auto& cut : text.cuts) {
+        facts->cuts.push_back({cut.n_ids, cut.n_images, cut.n_clip_pads, cut.n_trained});
+      }
+    }
+  }
+  Status finished = finish_measured(settings_.output, *model_, sample);
+  const bool is_too_long = finished.reason() == Reason::kSeqTooLong;
+  if (facts && (finished.ok() || is_too_long)) {
+    if (!sample.is_truncated && !is_too_long) facts->cuts.clear();
+    options_.known->keep_text(sample.entry, *facts);
+  }
+  return finished;
 }
 
 void Measurer::failed(Task& task, Status status) {

@@ -26,6 +26,7 @@
 
 namespace stoker {
 
+class KnownLengths;
 struct PictureRef;  // pipeline/sample_steps.h
 
 /// Which headers are read.
@@ -45,6 +46,9 @@ struct MeasureOptions {
   std::size_t max_whole_bytes = 0;
   /// Not empty: a header that would have to be read ends the run, SETTINGS, with these words.
   std::string headers_refused = {};
+  /// What earlier runs learned is not read again, and what is learned here is kept there; null: this measurer remembers
+  /// sizes for itself. With `on_row` every row is read all the same.
+  KnownLengths* known = nullptr;
   std::size_t max_known_sizes = 1'000'000;  ///< remembered: about 80 bytes each
 };
 
@@ -73,7 +77,8 @@ class Measurer {
 
   std::int64_t n_probes() const { return probes_.get(); }            ///< ranged header reads sent
   std::int64_t n_probe_bytes() const { return probe_bytes_.get(); }  ///< bytes they brought
-  std::int64_t n_truncated() const { return truncated_.get(); }      ///< samples that lost turns from their end
+  std::int64_t n_recalled() const { return recalled_.get(); }  ///< samples whose row was not read: the index knew them
+  std::int64_t n_truncated() const { return truncated_.get(); }  ///< samples that lost turns from their end
   std::int64_t n_control_literals() const { return control_literals_.get(); }  ///< control tokens kept as text
 
  private:
@@ -89,6 +94,9 @@ class Measurer {
 
   void measure_sample(const std::shared_ptr<Task>& task, std::size_t index);
   Status read_row(MeasuredSample& sample, std::vector<MediaRef>& media) const;
+  /// A picture whose size stands in memory or in the index. @return Whether it did.
+  bool measure_known(const std::shared_ptr<Task>& task, std::size_t index, std::size_t image);
+  Status finish_sample(Task& task, std::size_t index);
   void measure_image(const std::shared_ptr<Task>& task, std::size_t index, std::size_t image,
                      const PictureRef& picture);
   void fetch_header(std::shared_ptr<Task> task, std::size_t index, std::size_t image, Buffer have,
@@ -125,6 +133,7 @@ class Measurer {
 
   Counter probes_;
   Counter probe_bytes_;
+  Counter recalled_;
   Counter truncated_;
   Counter control_literals_;
 

@@ -15,7 +15,8 @@ constexpr std::size_t kWholeShare = 64;
 }  // namespace
 
 Pipeline::Pipeline(const LoaderSettings& settings, const Dataset& dataset, std::shared_ptr<const qwen_vl::QwenVl> model,
-                   std::unique_ptr<Fetcher> fetcher, std::string fingerprint, PlanState start, const Clock& clock)
+                   KnownLengths* known, std::unique_ptr<Fetcher> fetcher, std::string fingerprint, PlanState start,
+                   const Clock& clock)
     : clock_(clock),
       template_stage_(settings.template_stage),
       began_(clock.now()),
@@ -27,11 +28,12 @@ Pipeline::Pipeline(const LoaderSettings& settings, const Dataset& dataset, std::
       gate_(static_cast<std::int64_t>(start.step), settings.speed.prefetch_steps),
       measurer_(settings, dataset, model, *fetcher_, workers_,
                 {.max_whole_bytes = settings.speed.memory_limit_bytes / kWholeShare,
-                 .headers_refused = headers_refused(settings)}),
+                 .headers_refused = headers_refused(settings),
+                 .known = known}),
       exchange_(settings, std::move(fingerprint), start, clock),
       planner_(settings, cost_of(settings.output, *model), dataset, measurer_, exchange_, gate_, start, clock),
       preparer_(
-          settings, dataset, model, blocks_, *fetcher_, workers_, clock,
+          settings, dataset, model, known, blocks_, *fetcher_, workers_, clock,
           [this](ReadyPack pack) { pack_done(std::move(pack)); },
           [this](Status status) { end_with(std::move(status)); }),
       planned_(static_cast<std::size_t>(std::max(1, settings.output.pack.packs_per_step / settings.dp_size)), clock) {
@@ -161,6 +163,7 @@ PipelineSnapshot Pipeline::snapshot() const {
   s.changed_media = preparer_.n_changed();
   s.header_probes = measurer_.n_probes();
   s.header_bytes = measurer_.n_probe_bytes();
+  s.samples_recalled = measurer_.n_recalled();
   s.samples_truncated = measurer_.n_truncated();
   s.content_control_literals = measurer_.n_control_literals();
   if (template_stage_) {

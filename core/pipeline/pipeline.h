@@ -17,6 +17,7 @@
 #include "exec/bounded_queue.h"
 #include "exec/worker_pool.h"
 #include "mem/block.h"
+#include "pipeline/known_lengths.h"
 #include "pipeline/measurer.h"
 #include "pipeline/planner.h"
 #include "pipeline/preparer.h"
@@ -39,6 +40,7 @@ struct PipelineSnapshot {
   double decoded_megapixels = 0;
   std::array<std::int64_t, kImageNoteCount> image_notes{};  ///< pictures used although odd, by ImageNote
   std::int64_t header_probes = 0, header_bytes = 0;
+  std::int64_t samples_recalled = 0;                ///< planned from the index, without reading their rows
   std::int64_t changed_media = 0;                   ///< pictures whose object changed after its header was read
   std::int64_t samples_truncated = 0;               ///< that lost turns from their end
   std::int64_t content_control_literals = 0;        ///< control tokens in content that stayed text
@@ -58,9 +60,11 @@ struct PipelineSnapshot {
 /// trainer holds.
 class Pipeline {
  public:
+  /// @param known        What earlier runs learned; outlives the pipeline; may be null.
   /// @param fingerprint  Of the run: what ranks that share with each other have in common.
   Pipeline(const LoaderSettings& settings, const Dataset& dataset, std::shared_ptr<const qwen_vl::QwenVl> model,
-           std::unique_ptr<Fetcher> fetcher, std::string fingerprint, PlanState start, const Clock& clock);
+           KnownLengths* known, std::unique_ptr<Fetcher> fetcher, std::string fingerprint, PlanState start,
+           const Clock& clock);
   ~Pipeline() { stop(); }
   Pipeline(const Pipeline&) = delete;
   Pipeline& operator=(const Pipeline&) = delete;

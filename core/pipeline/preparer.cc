@@ -92,11 +92,12 @@ std::size_t largest_block(const PackSettings& pack, const qwen_vl::ProcessorConf
 }
 
 Preparer::Preparer(const LoaderSettings& settings, const Dataset& dataset, std::shared_ptr<const qwen_vl::QwenVl> model,
-                   std::shared_ptr<BlockPool> blocks, Fetcher& fetcher, WorkerPool& workers, const Clock& clock,
-                   Done done, Fatal fatal)
+                   KnownLengths* known, std::shared_ptr<BlockPool> blocks, Fetcher& fetcher, WorkerPool& workers,
+                   const Clock& clock, Done done, Fatal fatal)
     : settings_(settings),
       dataset_(dataset),
       model_(std::move(model)),
+      known_(known),
       blocks_(std::move(blocks)),
       shares_(MemoryShares::of(settings, largest_block(settings.output.pack, model_->config()))),
       encoded_(std::make_shared<MemoryBudget>(shares_.encoded)),
@@ -148,7 +149,11 @@ Status Preparer::admit(PackTask task, std::stop_token stop) {
     }
     workers_.submit(priority, [this, job, i, stop](int) {
       auto completed = complete_sample(settings_, dataset_, *model_, job->task().sample(i));
-      if (!completed.ok()) return fatal_(std::move(completed).status());
+      if (!completed.ok()) {
+        const bool is_damage = completed.status().reason() == Reason::kIndexDir;
+        if (is_damage && known_ != nullptr) known_->forget_text(job->task().sample(i).entry);
+        return fatal_(std::move(completed).status());
+      }
       job->take_completed(i, std::make_shared<const MeasuredSample>(std::move(completed).value()));
       start_sample(job, i, stop);
     });
@@ -215,11 +220,13 @@ void Preparer::picture_arrived(const std::shared_ptr<PackJob>& job, std::size_t 
   if (!got.ok()) {
     Status status = std::move(got).status();
     if (status.code() != Code::kBadSample) return fatal_(std::move(status));
+    note_stale(job->task().sample(i).picture(k), status.reason() == Reason::kMediaNotFound, status);
     return job->picture_done(i, k, std::move(status));
   }
   auto object = std::make_shared<Buffer>(std::move(got).value());
   workers_.submit(job->task().priority, [this, job, i, k, object, is_changed, held = std::move(held)](int worker) {
     Status status = decode_picture(*job, i, k, object->bytes(), worker);
+    note_stale(job->task().sample(i).picture(k), is_changed, status);
     if (is_changed && status.ok()) status = note_changed(job->task().sample(i).picture(k).url);
     if (!status.ok() && status.code() != Code::kBadSample) return fatal_(std::move(status));
     *object = Buffer();  // before the pack can be delivered: who takes it finds its memory given back
@@ -252,6 +259,11 @@ Status Preparer::decode_picture(PackJob& job, std::size_t i, std::size_t k, std:
   }
   if (!own.decoder.notes().is_empty()) count_notes(own.decoder.notes(), planned.url);
   return {};
+}
+
+void Preparer::note_stale(const MeasuredImage& planned, bool is_other, const Status& status) {
+  if ((is_other || status.reason() == Reason::kMediaSizeMismatch) && !planned.is_size_from_row && known_ != nullptr)
+    known_->forget_media(planned.key);
 }
 
 Status Preparer::note_changed(const std::string& url) {

@@ -14,6 +14,7 @@
 #include "mem/block.h"
 #include "metric/metric.h"
 #include "pipeline/dataset.h"
+#include "pipeline/known_lengths.h"
 #include "pipeline/pack_job.h"
 #include "pipeline/settings.h"
 #include "source/source.h"
@@ -45,9 +46,10 @@ class Preparer {
 
   /// @param done   Gets every finished pack, out of order. @param fatal  Gets what ends the run (OUTAGE, FETCH_*,
   /// INTERNAL), perhaps more than once.
+  /// @param known  Is told what turned out to be another than it says; may be null.
   Preparer(const LoaderSettings& settings, const Dataset& dataset, std::shared_ptr<const qwen_vl::QwenVl> model,
-           std::shared_ptr<BlockPool> blocks, Fetcher& fetcher, WorkerPool& workers, const Clock& clock, Done done,
-           Fatal fatal);
+           KnownLengths* known, std::shared_ptr<BlockPool> blocks, Fetcher& fetcher, WorkerPool& workers,
+           const Clock& clock, Done done, Fatal fatal);
 
   /// Waits for the pack's block, then starts its work; each object waits in plan order for room of its own. @return
   /// BUDGET, MEMORY_LIMIT, or STOPPED.
@@ -90,11 +92,14 @@ class Preparer {
   /// A sound picture whose object changed. @return What ChangedMedia wants.
   Status note_changed(const std::string& url);
   void count_notes(ImageNotes notes, const std::string& url);
+  /// Later runs measure an object anew that is not what it was planned with.
+  void note_stale(const MeasuredImage& planned, bool is_other, const Status& status);
   Status check_block(std::size_t n_bytes);
 
   const LoaderSettings& settings_;
   const Dataset& dataset_;
   const std::shared_ptr<const qwen_vl::QwenVl> model_;
+  KnownLengths* const known_;
   const std::shared_ptr<BlockPool> blocks_;
   const MemoryShares shares_;
   const std::shared_ptr<MemoryBudget> encoded_;

@@ -134,11 +134,12 @@ Result<Buffer> read_inline(const std::string& reference) {
 }
 
 Status measure_inline(const OutputSettings& output, const qwen_vl::QwenVl& model, const std::string& reference,
-                      MeasuredImage& image) {
+                      MeasuredImage& image, ImageInfo* info) {
   STOKER_TRY(const Buffer bytes, read_inline(reference));
   image.object_bytes = bytes.size();
   STOKER_TRY(const Probe probed, probe(bytes.bytes(), bytes.size(), output.image.limits));
   if (!probed.info) return {Reason::kImgTruncated, "the header is not complete"};
+  if (info != nullptr) *info = *probed.info;
   const qwen_vl::SizePx found = upright_size(*probed.info, output.image);
   if (image.is_size_from_row && image.upright != found) return size_mismatch(image, found);
   return plan_measured(output, model, found, image);

@@ -56,9 +56,10 @@ Result<Buffer> read_inline(const std::string& reference);
 /// Manifest::read and parse_row; USER_CODE; MANIFEST if the row changed; of each picture its own.
 Result<std::vector<Result<Buffer>>> read_inline(const Dataset& dataset, const OutputSettings& output,
                                                 const OrderEntry& entry, std::span<const std::size_t> pictures);
-/// What planning needs of one. @return MEDIA_DATA, MEDIA_SIZE_MISMATCH, MEDIA_TOO_LARGE, IMG_*.
+/// What planning needs of one. @param info  May be null; gets what its header says. @return MEDIA_DATA,
+/// MEDIA_SIZE_MISMATCH, MEDIA_TOO_LARGE, IMG_*.
 Status measure_inline(const OutputSettings& output, const qwen_vl::QwenVl& model, const std::string& reference,
-                      MeasuredImage& image);
+                      MeasuredImage& image, ImageInfo* info = nullptr);
 
 /// Whether a row's own `width` and `height` are what is planned with.
 bool is_size_trusted(const OutputSettings& output, const MediaRef& media);

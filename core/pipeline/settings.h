@@ -56,9 +56,9 @@ struct OutputSettings {
   std::string model;  ///< checkpoint folder
   std::uint64_t seed = 0;
   Shuffle shuffle = Shuffle::kRows;
-  ChunkSettings chunks;            ///< of Shuffle::kChunked
-  std::optional<SplitRule> split;  ///< absent: all rows are trained on
-  bool uses_held_out = false;      ///< which side of the split the run reads
+  ChunkSettings chunks;                 ///< of Shuffle::kChunked
+  std::optional<SplitRule> split;       ///< absent: all rows are trained on
+  bool uses_held_out = false;           ///< which side of the split the run reads
   std::optional<std::uint64_t> epochs;  ///< absent: endless
   std::int64_t window_samples = 1024;   ///< positions planned together; independent of dp_size
   PackSettings pack;

@@ -86,6 +86,11 @@ class Report:
         if fetch["failed_tries"]:
             by_code = ", ".join(f"{code} {n}" for code, n in sorted(fetch["failed_tries"].items()))
             lines.append(f"failures   {by_code} (tries, those that a later one made good included)")
+        if p["samples_recalled"]:
+            lines.append(
+                f"index      {p['samples_recalled']} of {p['samples_planned']} samples were planned from it, without "
+                "reading their rows and headers"
+            )
         if p["samples_truncated"] or p["content_control_literals"]:
             lines.append(
                 f"text       {p['samples_truncated']} samples cut at a turn, {p['content_control_literals']} control "
