@@ -108,6 +108,17 @@ def test_it_foretells_what_the_ranks_get(sized: DataSet, tmp_path: Path, dp_size
     np.testing.assert_allclose(ranks["steps_s"], expected)
 
 
+def test_it_foretells_padding_and_dummies(sized: DataSet, tmp_path: Path) -> None:
+    pack = {"tokens_per_pack": 512, "packs_per_step": 1, "vision_uniform": "image", "pad_to": 64}
+    settings = settings_for(sized, tmp_path, epochs=1, pack=pack, bad_samples={"max_fraction": 1.0}, window_samples=2)
+    (policy,) = planned(settings, tmp_path, "--epochs", "1")["policies"]
+    with Loader(settings) as loader:
+        batches = [(np.asarray(b.input_ids).size, np.asarray(b.layout.sample_ids), _work(b)[0]) for b in loader]
+    assert policy["packs"] == len(batches)
+    assert policy["packs_with_dummy"] == sum((ids == -1).any() for _, ids, _ in batches) > 0
+    assert policy["padding"] == pytest.approx(1 - sum(real for *_, real in batches) / sum(n for n, *_ in batches))
+
+
 def test_long_samples_are_named(sized: DataSet, tmp_path: Path) -> None:
     settings = settings_for(sized, tmp_path)
     data = planned(settings, tmp_path, "--epochs", "1", "--longest", "2")["data"]
@@ -171,7 +182,13 @@ def test_policies_stand_side_by_side(sized: DataSet, tmp_path: Path) -> None:
     picture = tmp_path / "plan.svg"
     result = planned(settings, tmp_path, "--compare", "--steps", "20", "--picture", str(picture))
     by_name = {policy["policy"]: policy for policy in result["policies"]}
-    assert list(by_name) == ["as set", "dealt in order", "largest first", "first fit", "as they come", "equal counts"]
+    assert list(by_name) == [
+        *("as set", "balance: tokens", "balance: none", "dealt in order", "largest first", "first fit"),
+        *("as they come", "equal counts"),
+    ]
+    tokens = settings.replace(pack={"balance": "tokens"})
+    (as_set,) = planned(tokens, tmp_path, "--steps", "20")["policies"]
+    assert as_set["ranks"] == by_name["balance: tokens"]["ranks"]
     assert all(ranks["steps"] == 20 for policy in result["policies"] for ranks in policy["ranks"])
     lost = {name: policy["ranks"][0]["lost"]["per_phase"] for name, policy in by_name.items()}
     assert lost["as set"] < lost["as they come"] / 2
@@ -190,7 +207,7 @@ def test_policies_stand_side_by_side(sized: DataSet, tmp_path: Path) -> None:
 def test_what_json_holds(sized: DataSet, tmp_path: Path) -> None:
     """Programs read it: keys are added, never taken away."""
     result = planned(settings_for(sized, tmp_path), tmp_path)
-    assert list(result) == ["packs", "walked", "data", "flops_per_s", "policies"]
+    assert list(result) == ["packs", "walked", "data", "flops_per_s", "is_fitted", "policies"]
     assert list(result["packs"]) == ["tokens_per_pack", "packs_per_step", "window_samples"]
     assert list(result["walked"]) == [
         *("positions", "positions_known", "positions_per_epoch", "steps", "is_finite", "elapsed_s", "positions_per_s"),

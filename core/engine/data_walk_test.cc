@@ -147,7 +147,7 @@ TEST_F(DataWalkTest, AForecastAndAnIndexCountTheSameRows) {
   EXPECT_EQ(index.n_rows, kRows);
   EXPECT_EQ(plan.rejected.by_reason, index.rejected.by_reason);
   EXPECT_EQ(plan.tokens.total(), index.tokens.total());
-  EXPECT_EQ(plan.policies.size(), 6U);
+  EXPECT_EQ(plan.policies.size(), 8U);
   for (const PackForecast& policy : plan.policies) {
     EXPECT_EQ(policy.n_samples, static_cast<std::int64_t>(kRows) - 1);
     EXPECT_EQ(policy.tokens, index.tokens.total());

@@ -1,6 +1,7 @@
 #include "engine/forecaster.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "pipeline/planner.h"
@@ -11,29 +12,40 @@
 namespace stoker {
 namespace {
 
-Result<WindowPlan> plan_by(PackPolicy policy, std::uint64_t window, std::span<const PlanSample> samples,
-                           const PackSettings& settings) {
-  switch (policy) {
-    case PackPolicy::kConcatenated:
-      return plan_baseline(Baseline::kConcatenate, window, samples, settings);
-    case PackPolicy::kFirstFit:
-      return plan_baseline(Baseline::kFirstFit, window, samples, settings);
-    case PackPolicy::kLargestFirst:
-      return plan_baseline(Baseline::kLargestFirst, window, samples, settings);
-    case PackPolicy::kEqualCounts:
-      return plan_baseline(Baseline::kEqualCounts, window, samples, settings);
-    case PackPolicy::kAsSet:
-    case PackPolicy::kPlacedInOrder:
-      break;
-  }
-  return plan_window(window, samples, settings);
-}
+struct PolicyFacts {
+  PackPolicy policy;
+  const char* name;
+  std::optional<PackBalance> balance = {};    // in place of the settings'
+  std::optional<Baseline> baseline = {};      // in place of plan_window
+  Placement placement = Placement::kInOrder;  // of packs on ranks
+};
+constexpr PolicyFacts kPolicies[] = {
+    {PackPolicy::kAsSet, "as set", {}, {}, Placement::kBalanced},
+    {PackPolicy::kBalanceFlops, "balance: flops", PackBalance::kFlops, {}, Placement::kBalanced},
+    {PackPolicy::kBalanceTokens, "balance: tokens", PackBalance::kTokens, {}, Placement::kBalanced},
+    {PackPolicy::kBalanceNone, "balance: none", PackBalance::kNone, {}, Placement::kBalanced},
+    {PackPolicy::kPlacedInOrder, "dealt in order"},
+    {PackPolicy::kLargestFirst, "largest first", {}, Baseline::kLargestFirst},
+    {PackPolicy::kFirstFit, "first fit", {}, Baseline::kFirstFit},
+    {PackPolicy::kConcatenated, "as they come", {}, Baseline::kConcatenate},
+    {PackPolicy::kEqualCounts, "equal counts", {}, Baseline::kEqualCounts},
+};
+
+const PolicyFacts& facts_of(PackPolicy policy) { return kPolicies[static_cast<std::size_t>(policy)]; }
 
 std::vector<PackPolicy> policies_of(const ForecastOptions& options, const PackSettings& settings) {
   if (!options.compares) return {PackPolicy::kAsSet};
-  if (settings.form != PackForm::kPacked) return {PackPolicy::kAsSet, PackPolicy::kPlacedInOrder};
-  return {PackPolicy::kAsSet,    PackPolicy::kPlacedInOrder, PackPolicy::kLargestFirst,
-          PackPolicy::kFirstFit, PackPolicy::kConcatenated,  PackPolicy::kEqualCounts};
+  std::vector<PackPolicy> out;
+  for (const PolicyFacts& facts : kPolicies) {
+    if (facts.balance == settings.balance || (facts.baseline && settings.form != PackForm::kPacked)) continue;
+    out.push_back(facts.policy);
+  }
+  return out;
+}
+
+PackSettings settings_for(PackPolicy policy, PackSettings settings) {
+  settings.balance = facts_of(policy).balance.value_or(settings.balance);
+  return settings;
 }
 
 std::int64_t unsized_media(const MeasuredSample& sample) {
@@ -45,32 +57,18 @@ std::int64_t unsized_media(const MeasuredSample& sample) {
 
 }  // namespace
 
-const char* name_of(PackPolicy policy) {
-  switch (policy) {
-    case PackPolicy::kAsSet:
-      return "as set";
-    case PackPolicy::kConcatenated:
-      return "as they come";
-    case PackPolicy::kFirstFit:
-      return "first fit";
-    case PackPolicy::kLargestFirst:
-      return "largest first";
-    case PackPolicy::kEqualCounts:
-      return "equal counts";
-    case PackPolicy::kPlacedInOrder:
-      return "dealt in order";
-  }
-  return "";
-}
+const char* name_of(PackPolicy policy) { return facts_of(policy).name; }
 
 /// One policy's steps under way.
 class Forecaster::Planned {
  public:
   Planned(PackPolicy policy, const PackSettings& settings, const ForecastOptions& options, std::uint64_t n_per_epoch)
-      : settings_(settings), n_steps_wanted_(options.n_steps), steps_(settings.packs_per_step, n_per_epoch) {
+      : settings_(settings_for(policy, settings)),
+        n_steps_wanted_(options.n_steps),
+        steps_(settings.packs_per_step, n_per_epoch) {
     sums_.policy = policy;
     for (const std::int32_t dp_size : options.dp_sizes) {
-      ranks_.emplace_back(dp_size, policy == PackPolicy::kAsSet ? Placement::kBalanced : Placement::kInOrder);
+      ranks_.emplace_back(dp_size, facts_of(policy).placement);
     }
   }
 
@@ -78,7 +76,9 @@ class Forecaster::Planned {
   std::int64_t n_steps() const { return n_steps_; }
 
   Status add(std::uint64_t window, std::span<const PlanSample> samples) {
-    STOKER_TRY(WindowPlan plan, plan_by(sums_.policy, window, samples, settings_));
+    const std::optional<Baseline> baseline = facts_of(sums_.policy).baseline;
+    STOKER_TRY(WindowPlan plan, baseline ? plan_baseline(*baseline, window, samples, settings_)
+                                         : plan_window(window, samples, settings_));
     for (const PackPlan& pack : plan.packs) {
       ++sums_.n_packs;
       sums_.n_samples += static_cast<std::int64_t>(pack.members.size());
@@ -116,7 +116,7 @@ class Forecaster::Planned {
     }
   }
 
-  const PackSettings& settings_;
+  const PackSettings settings_;
   const std::optional<std::int64_t> n_steps_wanted_;
   StepPlanner steps_;
   std::vector<RankForecaster> ranks_;

@@ -21,11 +21,14 @@ namespace stoker {
 /// How samples become packs, and packs go to ranks.
 enum class PackPolicy : std::uint8_t {
   kAsSet,          ///< as a run with these settings does
-  kConcatenated,   ///< packs filled as samples come, and dealt as they come: Baseline::kConcatenate, kInOrder
-  kFirstFit,       ///< Baseline::kFirstFit, kInOrder
-  kLargestFirst,   ///< Baseline::kLargestFirst, kInOrder
-  kEqualCounts,    ///< Baseline::kEqualCounts, kInOrder
+  kBalanceFlops,   ///< as a run does with PackBalance::kFlops,
+  kBalanceTokens,  ///< kTokens
+  kBalanceNone,    ///< and kNone, where the settings say otherwise
   kPlacedInOrder,  ///< packs as set, but dealt as they come
+  kLargestFirst,   ///< Baseline::kLargestFirst, kInOrder
+  kFirstFit,       ///< Baseline::kFirstFit, kInOrder
+  kConcatenated,   ///< packs filled as samples come, and dealt as they come: Baseline::kConcatenate, kInOrder
+  kEqualCounts,    ///< Baseline::kEqualCounts, kInOrder
 };
 const char* name_of(PackPolicy policy);
 

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from stoker.forecasting.forecast import MEETINGS
 
-__all__ = ["show_forecast"]
+__all__ = ["show_forecast", "speed_said"]
 
 _FATES = {"kept": "", "cut": ", cut to fit (pack.over_long: truncate_turns)", "dropped": ", left out: SEQ_TOO_LONG"}
 
@@ -48,16 +48,22 @@ def show_forecast(result: Mapping[str, Any], console: Console) -> None:
     for k, ranks in enumerate(as_set["ranks"]):
         _show_table(result["policies"], k, console)
         _say_steps(ranks, say)
-    tflops = result["flops_per_s"] / 1e12
     say(
         "", f"total, language, vision: the most that a rank computes / the mean, over {result['walked']['steps']} steps"
     )
     say(
         "",
-        f"seconds of a step at {tflops:.1f} TFLOP/s a rank (--tflops): what a rank computes in the mean, and the most",
+        f"seconds of a step {speed_said(result)}: what a rank computes in the mean, and the most",
     )
     say("", "lost: the share of a step in which ranks wait for each other, if they meet at its end, after each")
     say("", "micro-batch, or in vision and language of each micro-batch (sharded weights: FSDP, ZeRO-3)")
+
+
+def speed_said(result: Mapping[str, Any]) -> str:
+    """What makes seconds of a plan."""
+    if result["is_fitted"]:
+        return "as fitted (pack.cost_file)"
+    return f"at {result['flops_per_s'] / 1e12:.1f} TFLOP/s a rank (--tflops)"
 
 
 def _say_data(result: Mapping[str, Any], say: Callable[[str, str], None]) -> None:

@@ -84,7 +84,8 @@ def summary(report: Mapping[str, Any], settings: Settings, asked: Asked) -> dict
     """The engine's sums as what people and programs want to know. Pure."""
     positions, per_epoch = report["positions"], report["positions_per_epoch"]
     usable = positions - report["rejected"]
-    flops_per_s = _flops_per_s(settings, asked)
+    is_fitted = _is_fitted(settings)
+    flops_per_s = 1e15 if is_fitted else asked.flops_per_s  # picoseconds come as thousands of FLOPs
     return {
         "packs": {
             "tokens_per_pack": settings.pack.tokens_per_pack,
@@ -112,14 +113,15 @@ def summary(report: Mapping[str, Any], settings: Settings, asked: Asked) -> dict
             "longest": report["longest"],
         },
         "flops_per_s": flops_per_s,
+        "is_fitted": is_fitted,
         "policies": [_policy(p, settings, positions, per_epoch, flops_per_s) for p in report["policies"]],
     }
 
 
-def _flops_per_s(settings: Settings, asked: Asked) -> float:
-    """What makes seconds of planned FLOPs: where costs were fitted in picoseconds, these count as thousands."""
+def _is_fitted(settings: Settings) -> bool:
+    """Whether costs are times that were measured, so that no speed makes seconds of them."""
     file = settings.pack.cost_file
-    return 1e15 if file and read_costs(file).unit == "ps" else asked.flops_per_s
+    return bool(file) and read_costs(file).unit == "ps"
 
 
 def _policy(

@@ -8,6 +8,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from stoker.forecasting.display import speed_said
+
 __all__ = ["draw", "write_picture"]
 
 _WIDTH = 760
@@ -133,8 +135,8 @@ def _page(result: Mapping[str, Any]) -> str:
 <html lang="en"><head><meta charset="utf-8"><title>Stoker: a plan</title><style>{_STYLE}</style></head><body>
 <h1>A plan, before any pixel is read</h1>
 <p>{walked["positions"]} positions of the order, {walked["steps"]} steps of {packs["packs_per_step"]} packs of
-{packs["tokens_per_pack"]} tokens. Imbalance is the most that a rank computes / the mean, over a step; seconds at
-{result["flops_per_s"] / 1e12:.1f} TFLOP/s a rank.</p>
+{packs["tokens_per_pack"]} tokens. Imbalance is the most that a rank computes / the mean, over a step; seconds
+{escape(speed_said(result))}.</p>
 {draw(result)}
 <table><thead><tr>{"".join(f"<th>{name}</th>" for name in head)}</tr></thead><tbody>{rows}</tbody></table>
 <script type="application/json" id="plan">{embedded}</script>
