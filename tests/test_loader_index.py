@@ -82,7 +82,7 @@ def settings_of(server: StorageServer, scratch: Path, **changes: Any) -> Setting
     made = settings_for(
         data.write(),
         scratch,
-        epochs=2,
+        epochs=1,
         window_samples=9,
         pack={"tokens_per_pack": 300, "packs_per_step": 2},
         bad_samples={"max_fraction": 1.0},
@@ -210,7 +210,7 @@ def test_an_index_that_cannot_be_used_changes_nothing(server: StorageServer, tmp
     expected, _ = run(settings)
     lengths = tmp_path / "index" / "lengths"
     rng = random.Random(5)
-    for _ in range(6):
+    for _ in range(3):
         for file in lengths.glob("*/*"):
             body = bytearray(file.read_bytes())
             for _ in range(3):
