@@ -158,6 +158,24 @@ def test_chunked_over_several_files_some_packed(tmp_path: Path) -> None:
     assert found == {(f"{i}.jsonl", part.offset(k + 1)) for i, part in enumerate(parts) for k in range(20)}
 
 
+def test_chunked_takes_no_row_for_one_that_stood_there_before(tmp_path: Path) -> None:
+    """Rows are remembered by their offset, and the fingerprint of a large manifest sees a part of it only."""
+    data = DataSet(tmp_path / "data")
+    for n in range(60):
+        data.row({"query": "?", "response": "word " * 20, "note": f"{n:03}" * 10_000})
+    data.write()
+    settings = settings_for(data, tmp_path, epochs=1, shuffle="chunked")
+    with Loader(settings) as loader:
+        taken(loader, 1000)
+        before = loader.state_dict()["fingerprint"]
+    with data.manifest.open("r+b") as file:
+        file.seek(data.offset(31) + data.lines[30].index(b"word "))
+        file.write(b"Zq4&xjW#" * 12)
+    with Loader(settings) as loader:
+        assert sum((batch.layout.sample_ids >= 0).sum() for batch in loader) == 60
+        assert loader.state_dict()["fingerprint"] == before, "a sample saw it: change another row"
+
+
 def test_chunked_says_where_a_bad_row_begins(tmp_path: Path) -> None:
     data = DataSet(tmp_path / "data")
     for n in range(30):

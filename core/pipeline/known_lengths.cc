@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/hash.h"
+#include "manifest/files.h"
 #include "media/formats.h"
 #include "pipeline/lengths_steps.h"
 #include "pipeline/sample_steps.h"
@@ -35,6 +36,15 @@ Hash128 text_rules(const LoaderSettings& settings, const qwen_vl::QwenVl& model)
   return hash128(rules);
 }
 
+/// What tells a manifest's rows from all others. Where rows are offsets the fingerprint is that of samples, and a row
+/// that changed elsewhere would be taken for the old one.
+std::string content_of(const Manifest& manifest) {
+  if (manifest.row_numbers() == RowNumbers::kCounted) return manifest.fingerprint();
+  const auto stamp = stamp_of(manifest.path());
+  if (!stamp.ok()) return manifest.fingerprint();  // gone: the next window says so
+  return fmt::format("{} {} {}", manifest.fingerprint(), stamp->modified_ns, stamp->inode);
+}
+
 /// A number for each source: of its content and of how its rows are read.
 std::vector<std::uint64_t> numbers_of(const LoaderSettings& settings, const Dataset& dataset) {
   std::string row_limits;
@@ -43,7 +53,7 @@ std::vector<std::uint64_t> numbers_of(const LoaderSettings& settings, const Data
   }
   std::vector<std::uint64_t> out;
   for (std::uint32_t i = 0; i < dataset.n_sources(); ++i) {
-    out.push_back(hash64(fmt::format("{}\n{}\n{}\n{}", dataset.manifest(i).fingerprint(), dataset.media_root(i),
+    out.push_back(hash64(fmt::format("{}\n{}\n{}\n{}", content_of(dataset.manifest(i)), dataset.media_root(i),
                                      describe(dataset.rows(i)), row_limits)));
   }
   return out;
