@@ -162,8 +162,9 @@ def _tell(process: subprocess.Popen[str]) -> None:
     process.stdin.flush()
 
 
-def _threads(values: dict[str, Any], n_ranks: int, server: Any) -> tuple[float, float]:
+def _threads(all_values: list[dict[str, Any]], server: Any) -> tuple[float, float]:
     """The same with loaders of one process."""
+    n_ranks = len(all_values)
     began = [0.0]
 
     def start() -> None:
@@ -177,9 +178,8 @@ def _threads(values: dict[str, Any], n_ranks: int, server: Any) -> tuple[float, 
 
     def run(rank: int) -> None:
         try:
-            firsts.append(
-                _rank(values, rank, n_ranks, lambda: opened.wait(_PATIENCE_S), lambda: done.wait(_PATIENCE_S))[0]
-            )
+            waits = (lambda: opened.wait(_PATIENCE_S), lambda: done.wait(_PATIENCE_S))
+            firsts.append(_rank(all_values[rank], rank, n_ranks, *waits)[0])
         except BaseException as error:  # an exception in a thread would be lost
             problems.append(error)
             opened.abort()
@@ -233,11 +233,17 @@ def run() -> list[dict[str, Any]]:
             return _settings(manifest, server.settings(), folder / index, n_ranks, exchange)
 
         tell("1 rank", _processes([values("one", 1)], server, False), BAR_HEADERS)
-        tell("8 ranks", _processes([values("eight", 8)] * 8, server, False), BAR_HEADERS)
+        # An index directory each, so that nothing but the exchange tells one what another measured.
+        eight = [values(f"eight-{rank}", 8) for rank in range(8)]
+        tell("8 ranks", _processes(eight, server, False), BAR_HEADERS)
         apart = [values(f"apart-{rank}", 8, "dir") for rank in range(8)]
         tell("8 ranks that share nothing", _processes(apart, server, False), None)
-        tell("8 ranks, one killed", _processes([values("killed", 8)] * 8, server, True), BAR_KILLED)
-        tell("64 ranks", _threads(values("many", 64), 64, server), BAR_HEADERS)
+        tell(
+            "8 ranks, one killed",
+            _processes([values(f"killed-{rank}", 8) for rank in range(8)], server, True),
+            BAR_KILLED,
+        )
+        tell("64 ranks", _threads([values(f"many-{rank}", 64) for rank in range(64)], server), BAR_HEADERS)
     return results
 
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
+import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -13,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from loader_data import engine_threads, eventually, good_data, settings_for
-from stoker import CancelledError, InvalidArgumentError, Loader, Settings
+from loader_data import engine_threads, eventually, good_data, ledger, settings_for
+from stoker import CancelledError, InvalidArgumentError, Loader, Settings, StokerError
 from stoker.exchange import TorchStore, choose
 from stoker.testing import Behaviour, Fault, StorageServer
 
@@ -45,13 +49,14 @@ def process_group() -> Iterator[None]:
     distributed.destroy_process_group()
 
 
-def each_rank(settings: Settings, dp_size: int, work: Any) -> list[Any]:
+def each_rank(settings: Settings | list[Settings], dp_size: int, work: Any) -> list[Any]:
     """What `work(loader)` gives of each rank, in threads, none closed before all are done."""
+    of_rank = settings if isinstance(settings, list) else [settings] * dp_size
     out: list[Any] = [None] * dp_size
     done = threading.Barrier(dp_size)
 
     def run(rank: int) -> None:
-        with Loader(settings, dp_rank=rank, dp_size=dp_size) as loader:
+        with Loader(of_rank[rank], dp_rank=rank, dp_size=dp_size) as loader:
             try:
                 out[rank] = work(loader)
             except BaseException as error:  # an exception in a thread would be lost
@@ -78,10 +83,25 @@ def test_each_header_is_read_once_and_batches_are_those_of_one_rank(tmp_path: Pa
     settings = settings_for(good_data(tmp_path / "data", N_ROWS), tmp_path, epochs=1, exchange=kind)
     with Loader(settings.replace(index_dir=str(tmp_path / "of its own"))) as alone:
         expected, n_headers = epoch(alone)
-    found = each_rank(settings, dp_size, epoch)
+    # Without an index in common, unless the exchange is in it.
+    folders = [tmp_path / ("index" if kind == "dir" else f"index-{rank}") for rank in range(dp_size)]
+    found = each_rank([settings.replace(index_dir=str(folder)) for folder in folders], dp_size, epoch)
     assert Counter(digest for digests, _ in found for digest in digests) == Counter(expected)
     assert sum(n for _, n in found) == n_headers > 0
     assert engine_threads() == []
+
+
+@pytest.mark.usefixtures("launched")
+def test_nodes_may_keep_the_data_in_different_folders(tmp_path: Path) -> None:
+    here, there = good_data(tmp_path / "data", 16), tmp_path / "mounted" / "elsewhere"
+    shutil.copytree(here.folder, there)
+    settings = settings_for(here, tmp_path, epochs=1, exchange="tcp", index_dir=str(tmp_path / "index-0"))
+    other = settings.replace(data=[{"manifest": str(there / here.manifest.name)}], index_dir=str(tmp_path / "index-1"))
+    with Loader(settings.replace(index_dir=str(tmp_path / "of its own"))) as alone:
+        expected, n_headers = epoch(alone)
+    found = each_rank([settings, other], 2, epoch)
+    assert Counter(digest for digests, _ in found for digest in digests) == Counter(expected)
+    assert sum(n for _, n in found) == n_headers
 
 
 def test_a_folder_keeps_few_files_however_long_the_run(tmp_path: Path) -> None:
@@ -199,6 +219,72 @@ def test_a_rank_that_waits_for_rank_zero_can_be_closed(tmp_path: Path) -> None:
         closes.join(1.0)
         assert not closes.is_alive()
         waits.join(1.0)
+
+
+_RANK = """
+import json, sys
+from stoker import Loader, Settings
+with Loader(Settings.from_dict(json.loads(sys.argv[1])), dp_rank=int(sys.argv[2]), dp_size=2) as loader:
+    for batch in loader:
+        pass
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.usefixtures("launched")
+@pytest.mark.parametrize("kind", ["dir", "tcp"])
+def test_the_share_of_a_rank_that_is_killed_is_taken_over(tmp_path: Path, kind: str) -> None:
+    data = good_data(tmp_path / "data", N_ROWS)
+    settings = settings_for(data, tmp_path, epochs=1, outage_limit_s=60.0)
+    with Loader(settings) as alone:
+        expected, _ = epoch(alone)
+    stalls = Behaviour(faults=(Fault(kind="silence"),))
+    with StorageServer(tmp_path, behaviour=stalls) as stalled, StorageServer(tmp_path) as good:
+        remote = settings.replace(data=[{"manifest": str(data.manifest), "media_root": "s3://data"}], exchange=kind)
+        order = json.dumps(remote.replace(storage=stalled.settings()).to_dict())
+        # The service of `tcp` lives here, in rank 0's process.
+        with Loader(remote.replace(storage=good.settings()), dp_rank=0, dp_size=2) as zero:
+            zero.state_dict()
+            with subprocess.Popen([sys.executable, "-c", _RANK, order, "1"]) as killed:
+                for _ in eventually(30):
+                    if stalled.stats()["requests"] > 0:
+                        break
+                killed.send_signal(signal.SIGKILL)
+            found = [batch.digest() for batch in zero]
+    assert len(found) == len(expected) // 2
+    assert not Counter(found) - Counter(expected)
+
+
+@pytest.mark.soak
+def test_a_rank_whose_storage_is_out_holds_up_the_others_for_half_a_minute_at_most(tmp_path: Path) -> None:
+    data = good_data(tmp_path / "data", N_ROWS)
+    settings = settings_for(data, tmp_path, epochs=1, outage_limit_s=90.0, exchange="dir")
+    with Loader(settings) as alone:
+        expected, _ = epoch(alone)
+    out = Behaviour(faults=(Fault(kind="error"),))
+    with StorageServer(tmp_path, behaviour=out) as failing, StorageServer(tmp_path) as good:
+        remote = settings.replace(data=[{"manifest": str(data.manifest), "media_root": "s3://data"}])
+        with (
+            Loader(remote.replace(storage=failing.settings()), dp_rank=1, dp_size=2) as one,
+            Loader(remote.replace(storage=good.settings()), dp_rank=0, dp_size=2) as zero,
+        ):
+
+            def wait() -> None:
+                with contextlib.suppress(StokerError):
+                    next(one)
+
+            waits = threading.Thread(target=wait, daemon=True)
+            waits.start()
+            for _ in eventually(30):
+                if failing.stats()["requests"] > 0:
+                    break
+            found = [batch.digest() for batch in zero]
+            failing.behave(Behaviour())
+            waits.join(60)
+            found += [batch.digest() for batch in one]
+            assert ledger(settings) == []
+    assert len(found) == len(expected) - 1  # one is the thread's
+    assert not Counter(found) - Counter(expected)
 
 
 def test_auto_takes_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
