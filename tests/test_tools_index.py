@@ -90,10 +90,10 @@ def test_the_numbers_are_those_of_the_rows(data: DataSet, tmp_path: Path) -> Non
 def test_line_starts_are_kept_for_the_run(data: DataSet, tmp_path: Path) -> None:
     settings = settings_for(data, tmp_path)
     found(settings, tmp_path, "--no-media")
-    kept = sorted(path.name for path in Path(settings.index_dir).rglob("*") if path.is_file())
-    assert kept
+    (kept,) = Path(settings.index_dir).glob("*.rows")
+    written_ns = kept.stat().st_mtime_ns
     found(settings, tmp_path, "--no-media")
-    assert sorted(path.name for path in Path(settings.index_dir).rglob("*") if path.is_file()) == kept
+    assert [path.stat().st_mtime_ns for path in Path(settings.index_dir).glob("*.rows")] == [written_ns]
 
 
 def test_media_can_be_left_out(data: DataSet, tmp_path: Path) -> None:
@@ -229,3 +229,59 @@ def test_progress_says_rate_and_time_left(monkeypatch: pytest.MonkeyPatch) -> No
     with telling(Console(file=terminal, force_terminal=True, width=120)) as tell:
         tell("3 would be left out", 2000, 10_000)
     assert "2000 rows" in terminal.getvalue()
+
+
+def run_file(folder: Path, manifest: Path) -> Path:
+    run = folder / "run.yaml"
+    model = small_model(folder / "model")
+    run.write_text(
+        yaml.safe_dump({"data": [{"manifest": str(manifest)}], "model": str(model), "index_dir": str(folder / "index")})
+    )
+    return run
+
+
+def test_a_killed_index_goes_on_where_it_was(tmp_path: Path) -> None:
+    n_rows = 40_000
+    write_rows(tmp_path / "rows.jsonl", n_rows)
+    command = [sys.executable, "-m", "stoker", "index", str(run_file(tmp_path, tmp_path / "rows.jsonl")), "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    for _ in eventually(60):
+        if sum(log.stat().st_size for log in (tmp_path / "index").glob("lengths/text-*/log-*")) > 100_000:
+            break
+    process.kill()
+    out, _ = process.communicate(timeout=20)
+    assert not out, "it was done before it was killed: nothing is tested"
+    again, third = (
+        json.loads(subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout)
+        for _ in range(2)
+    )
+    assert 0 < again["rows_known"] < n_rows
+    assert third["rows_known"] == n_rows
+    for result in (again, third):
+        assert result["tokens"]["total"] == n_rows * result["tokens"]["least"]
+        assert result["rows"] == n_rows
+
+
+def test_what_is_indexed_is_not_looked_at_again(data: DataSet, tmp_path: Path) -> None:
+    settings = settings_for(data, tmp_path, epochs=1, bad_samples={"max_fraction": 1.0})
+    first = found(settings, tmp_path)
+    assert first["rows_known"] == 0
+    again = found(settings, tmp_path)
+    assert again["rows_known"] == 31  # whether a row is no JSON, or a picture missing, is seen again
+    different = {"elapsed_s", "rows_per_s", "rows_known"}
+    assert {k: v for k, v in again.items() if k not in different} == {
+        k: v for k, v in first.items() if k not in different
+    }
+    longer = found(settings.replace(pack={"tokens_per_pack": 4096}), tmp_path)
+    assert longer["rows_known"] == 31  # the length of packs is no part of what is known
+    assert longer["tokens"] == first["tokens"]
+
+    run = tmp_path / "run.yaml"
+    run.write_text(yaml.safe_dump(settings.to_dict()))
+    options = ["plan", str(run), "--epochs", "1", "--json"]
+    from_index, measured = (
+        json.loads(CliRunner().invoke(app, [*options, *more]).stdout) for more in ([], ["--measure"])
+    )
+    assert from_index["walked"]["positions_known"] == 31
+    assert from_index["data"]["unsized_samples"] == 0
+    assert from_index["policies"] == measured["policies"]

@@ -64,10 +64,15 @@ Fetcher& DataWalk::fetcher() {
   return *fetcher_;
 }
 
+void DataWalk::use_index(const std::stop_token& stop) {
+  known_ = std::make_unique<KnownLengths>(settings_, *dataset_, model_, stop);
+}
+
 Status DataWalk::each_window(MeasureOptions options, const Visit& visit, std::stop_token stop) {
   WorkerPool workers(settings_.speed.cpu_threads, "stoker-cpu", clock_);
   std::stop_source walk_stop;
   const std::stop_callback pass_on(stop, [&] { walk_stop.request_stop(); });
+  options.known = known_.get();
   Measurer measurer(settings_, *dataset_, model_, fetcher(), workers, std::move(options));
 
   const std::uint64_t n_windows = dataset_->n_windows();

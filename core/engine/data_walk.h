@@ -14,6 +14,7 @@
 #include "base/mutex.h"
 #include "base/result.h"
 #include "pipeline/dataset.h"
+#include "pipeline/known_lengths.h"
 #include "pipeline/measurer.h"
 #include "pipeline/settings.h"
 
@@ -54,6 +55,9 @@ class DataWalk {
   // For the work, once it runs:
   const Dataset& dataset() const { return *dataset_; }
   const qwen_vl::QwenVl& model() const { return *model_; }
+  /// Opens the index of lengths: what it knows is not measured again by each_window, and what is learned is kept there.
+  /// Once, before each_window. Blocks for the disk.
+  void use_index(const std::stop_token& stop);
   /// Measures the order's windows from the first on, to the end of a finite order or until a visit has enough. Two are
   /// under way at a time, so that workers have rows while another window's last headers arrive. Afterwards the
   /// manifests are held against what was indexed. @return What ended it: of a visit, of measuring, STOPPED, MANIFEST.
@@ -70,6 +74,7 @@ class DataWalk {
 
   std::shared_ptr<const qwen_vl::QwenVl> model_;  // the walking threads' own, until they are joined
   std::optional<Dataset> dataset_;
+  std::unique_ptr<KnownLengths> known_;
 
   Mutex fetcher_mu_;
   std::unique_ptr<Fetcher> fetcher_ STOKER_GUARDED_BY(fetcher_mu_);

@@ -141,6 +141,7 @@ Result<std::unique_ptr<Forecaster>> Forecaster::create(LoaderSettings settings, 
 }
 
 Status Forecaster::work(std::stop_token stop) {
+  walk_.use_index(stop);
   const Order& order = walk_.dataset().order();
   const PackSettings& pack = walk_.settings().output.pack;
   const auto per_window = static_cast<std::uint64_t>(walk_.settings().output.window_samples);

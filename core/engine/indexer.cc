@@ -34,6 +34,7 @@ Result<std::unique_ptr<Indexer>> Indexer::create(LoaderSettings settings, IndexO
 }
 
 Status Indexer::work(std::stop_token stop) {
+  walk_.use_index(stop);
   {
     MutexLock lock(mu_);
     report_.n_rows_in_all = *walk_.dataset().order().size();

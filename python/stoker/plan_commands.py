@@ -138,9 +138,10 @@ def index(
 ) -> None:
     """Fill the index of a run ahead, and see what its data are like.
 
-    Finds where every row begins, which takes one scan of each manifest, and keeps it in the index directory, where the
-    run, its other ranks and `stoker plan` find it. Then every row is rendered and tokenised as the run will do it, and
-    headers are read of media whose size the rows do not say.
+    Finds where every row begins, how long every text is, and, by the first bytes of each object, how large the media
+    are whose size the rows do not say. A run with these settings, its other ranks and `stoker plan` find it in the
+    index directory and do not look again. Nor does this command: killed, it goes on where it was, and when texts are
+    read another way (template, labels) the sizes of media stay known.
 
     Says how long rows are, how large their media, what they cost a trainer, which rows a run would leave out, and
     which length of packs would suit them.
