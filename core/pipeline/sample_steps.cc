@@ -332,7 +332,9 @@ Status size_mismatch(const MeasuredImage& planned, qwen_vl::SizePx found) {
   const bool is_swapped = found.height == planned.upright.width && found.width == planned.upright.height;
   return {Reason::kMediaSizeMismatch,
           fmt::format("planned {}x{} (height x width, from the {}), found {}x{}{}", planned.upright.height,
-                      planned.upright.width, planned.is_size_from_row ? "row" : "header", found.height, found.width,
+                      planned.upright.width,
+                      planned.is_size_from_row ? "row" : "header as this run or an earlier one read it", found.height,
+                      found.width,
                       is_swapped && planned.is_size_from_row
                           ? "; the row's sizes look swapped or not upright: set media.sizes: ignore"
                           : "")};
