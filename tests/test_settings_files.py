@@ -8,7 +8,8 @@ from typing import Any, get_args, get_type_hints
 import pytest
 import yaml
 from stoker import InvalidArgumentError, Settings, _core
-from stoker.settings import parse_bytes, resolve_speed
+from stoker.plain_values import parse_bytes
+from stoker.settings import resolve_speed
 
 LEAST: dict[str, Any] = {"data": [{"manifest": "rows.jsonl"}], "model": "model"}
 

@@ -15,7 +15,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# base <- metric <- exec <- { exchange mem } <- data <- { index manifest plan source media text } <- model <- pipeline <- engine
+# base <- metric <- exec <- { exchange mem } <- data <- { index manifest plan source media text } <- model <- pipeline
+# pipeline <- engine
 #         metric <- diagnose <- { tune simulate }                      (only engine joins these to the pipeline)
 # engine <- bindings
 _DATA = {"base", "metric", "exec", "mem", "data"}

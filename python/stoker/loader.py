@@ -21,8 +21,9 @@ from stoker.credentials import KeyFinder
 from stoker.errors import InvalidArgumentError
 from stoker.exchange import choose
 from stoker.jinja import make_renderer
+from stoker.plain_values import parse_bytes
 from stoker.report import Report
-from stoker.settings import Settings, parse_bytes, resolve_speed
+from stoker.settings import Settings, resolve_speed
 
 __all__ = ["Loader", "SampleOrigin", "one_state"]
 
