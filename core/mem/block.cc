@@ -38,55 +38,97 @@ std::size_t BlockPool::rounded(std::size_t n_bytes) {
 Result<std::shared_ptr<Block>> BlockPool::acquire(std::size_t n_bytes, PlanPosition at, std::stop_token stop) {
   const std::size_t size = rounded(n_bytes);
   STOKER_TRY(Lease leased, budget_->acquire(size, at, stop));
-  std::byte* data = take_free(size);
-  if (data == nullptr) {
-    data = map_block(size);
-    if (data == nullptr) {
-      return Status(Reason::kMemoryLimit,
-                    "the system has no " + std::to_string(size) + " bytes left for a pack; lower speed.memory_limit");
-    }
-    n_mapped_.fetch_add(1, std::memory_order_relaxed);
+  std::optional<Mapped> mapped = take_free(size);
+  if (!mapped) {
+    STOKER_TRY(mapped, map(size));
   }
-  auto lease = std::make_shared<Lease>(std::move(leased));
-  return std::shared_ptr<Block>(new Block(data, size),
-                                [pool = shared_from_this(), lease = std::move(lease)](Block* block) {
-                                  pool->put_back(block->data_, block->size_);
-                                  lease->release();
-                                  delete block;
-                                });
+  struct Kept {
+    Mapped mapped;
+    Lease lease;
+  };
+  auto kept = std::make_shared<Kept>(Kept{std::move(*mapped), std::move(leased)});
+  Block* block = &kept->mapped.block;
+  return std::shared_ptr<Block>(block, [pool = shared_from_this(), kept = std::move(kept)](Block*) {
+    pool->put_back(std::move(kept->mapped));
+    kept->lease.release();
+  });
 }
 
-std::byte* BlockPool::take_free(std::size_t size) {
-  std::vector<Block> dropped;
-  std::byte* found = nullptr;
+Result<BlockPool::Mapped> BlockPool::map(std::size_t size) {
+  const auto id = static_cast<std::uint64_t>(n_mapped_.fetch_add(1, std::memory_order_relaxed));
+  if (sharing_ == BlockSharing::kShared) {
+    STOKER_TRY(SharedMemory shared, SharedMemory::make(size));
+    const Block block(shared.data(), size, id, shared.fd());
+    return Mapped{block, std::move(shared)};
+  }
+  std::byte* data = map_block(size);
+  if (data == nullptr) {
+    return Status(Reason::kMemoryLimit,
+                  "the system has no " + std::to_string(size) + " bytes left for a pack; lower speed.memory_limit");
+  }
+  return Mapped{Block(data, size, id), {}};
+}
+
+void BlockPool::unmap(Mapped& mapped) {
+  if (mapped.shared.data() == nullptr) munmap(mapped.block.data(), mapped.block.size());
+}
+
+std::optional<BlockPool::Mapped> BlockPool::take_free(std::size_t size) {
+  std::vector<Mapped> dropped;
+  std::optional<Mapped> found;
+  Unmapped told;
   {
     MutexLock lock(mu_);
-    const auto fits = std::find_if(free_.begin(), free_.end(), [size](const Block& b) { return b.size_ == size; });
+    const auto fits =
+        std::find_if(free_.begin(), free_.end(), [size](const Mapped& m) { return m.block.size() == size; });
     if (fits != free_.end()) {
-      found = fits->data_;
+      found = std::move(*fits);
       free_bytes_ -= size;
       free_.erase(fits);
     }
     // Oldest first: what was not reused for longest is the least likely size.
     while (!free_.empty() && budget_->in_use_bytes() + free_bytes_ > budget_->limit_bytes()) {
-      free_bytes_ -= free_.front().size_;
-      dropped.push_back(free_.front());
+      free_bytes_ -= free_.front().block.size();
+      dropped.push_back(std::move(free_.front()));
       free_.erase(free_.begin());
     }
+    if (!dropped.empty()) told = unmapped_;
   }
-  for (const Block& b : dropped) munmap(b.data_, b.size_);
+  for (Mapped& mapped : dropped) {
+    unmap(mapped);
+    if (told) told(mapped.block.id());
+  }
   return found;
 }
 
-void BlockPool::put_back(std::byte* data, std::size_t size) {
-  MutexLock lock(mu_);
-  free_.push_back(Block(data, size));
-  free_bytes_ += size;
+void BlockPool::put_back(Mapped mapped) {
+  {
+    MutexLock lock(mu_);
+    if (!is_closed_) {
+      free_bytes_ += mapped.block.size();
+      free_.push_back(std::move(mapped));
+      return;
+    }
+  }
+  unmap(mapped);
 }
 
-BlockPool::~BlockPool() {
-  MutexLock lock(mu_);
-  for (const Block& b : free_) munmap(b.data_, b.size_);
+void BlockPool::close() {
+  std::vector<Mapped> dropped;
+  {
+    MutexLock lock(mu_);
+    is_closed_ = true;
+    dropped.swap(free_);
+    free_bytes_ = 0;
+  }
+  for (Mapped& mapped : dropped) unmap(mapped);
 }
+
+void BlockPool::on_unmapped(Unmapped told) {
+  MutexLock lock(mu_);
+  unmapped_ = std::move(told);
+}
+
+BlockPool::~BlockPool() { close(); }
 
 }  // namespace stoker

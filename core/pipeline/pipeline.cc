@@ -22,7 +22,8 @@ Pipeline::Pipeline(const LoaderSettings& settings, const Dataset& dataset, std::
       began_(clock.now()),
       budget_(std::make_shared<MemoryBudget>(
           MemoryShares::of(settings, largest_block(settings.output.pack, model->config())).blocks)),
-      blocks_(std::make_shared<BlockPool>(budget_)),
+      blocks_(std::make_shared<BlockPool>(budget_,
+                                          settings.peers.count > 1 ? BlockSharing::kShared : BlockSharing::kPrivate)),
       fetcher_(std::move(fetcher)),
       workers_(settings.speed.cpu_threads, "stoker-cpu", clock),
       gate_(static_cast<std::int64_t>(start.step), settings.speed.prefetch_steps),
@@ -132,6 +133,7 @@ void Pipeline::stop() {
   fetcher_->stop();
   workers_.stop();
   if (stopped_ns_ == 0) stopped_ns_ = clock_.now().count();
+  blocks_->close();
   std::map<std::uint64_t, ReadyPack> dropped;
   MutexLock ready_lock(mu_);
   dropped.swap(ready_);

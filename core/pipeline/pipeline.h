@@ -81,6 +81,7 @@ class Pipeline {
   bool is_at_end() const { return is_at_end_; }
   /// Nothing moves until memory comes back, and all of it is in packs that were taken.
   bool waits_for_held_memory() const;
+  BlockPool& blocks() { return *blocks_; }
   std::size_t memory_in_use_bytes() const { return budget_->in_use_bytes(); }
   /// Ends every thread, within a second whatever the stores do. Repeatable. Threads: any.
   void stop();

@@ -92,6 +92,13 @@ struct BadSampleSettings {
   std::string ledger;  ///< JSONL file, appended to
 };
 
+/// The processes of this node that get the same batches, prepared once: tensor, pipeline and context parallel peers.
+struct PeerSettings {
+  std::int32_t rank = 0;   ///< 0 prepares, the others read from its memory
+  std::int32_t count = 1;  ///< 1: there are none
+  std::string job;         ///< names the run, and its attempt, among others on the machine
+};
+
 struct LoaderSettings {
   OutputSettings output;
   text::TurnRendererFactory make_renderer;           ///< for chat templates that are not rendered natively
@@ -106,6 +113,7 @@ struct LoaderSettings {
   ExchangeSettings exchange;  ///< how ranks tell each other what they measured
   std::int32_t dp_rank = 0;
   std::int32_t dp_size = 1;
+  PeerSettings peers;
 };
 
 }  // namespace stoker
