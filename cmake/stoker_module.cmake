@@ -28,7 +28,7 @@ set(STOKER_TEST_ENVIRONMENT
   "UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1")
 
 # Modules with threads: their tests are what ThreadSanitizer runs.
-set(STOKER_THREADED_MODULES base exec exchange mem metric source pipeline engine)
+set(STOKER_THREADED_MODULES base exec exchange mem metric source pipeline peers engine)
 if(STOKER_TESTS)
   add_custom_target(threaded_tests)
 endif()

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # base <- metric <- exec <- { exchange mem } <- data <- { index manifest plan source media text } <- model <- pipeline
 # pipeline <- engine
 #         metric <- diagnose <- { tune simulate }                      (only engine joins these to the pipeline)
-# engine <- bindings
+# plan <- peers <- engine <- bindings
 _DATA = {"base", "metric", "exec", "mem", "data"}
 _STAGES = _DATA | {"index", "manifest", "plan", "source", "media", "text"}
 INCLUDES: dict[str, set[str]] = {
@@ -36,10 +36,11 @@ INCLUDES: dict[str, set[str]] = {
     "text": _DATA,
     "model": _STAGES,
     "pipeline": _STAGES | {"exchange", "model"},
+    "peers": _DATA | {"plan"},
     "diagnose": {"base", "metric"},
     "tune": {"base", "metric", "diagnose"},
     "simulate": {"base", "metric", "diagnose"},
-    "engine": _STAGES | {"exchange", "model", "pipeline", "diagnose", "tune", "simulate"},
+    "engine": _STAGES | {"exchange", "model", "pipeline", "peers", "diagnose", "tune", "simulate"},
 }
 INCLUDES["bindings"] = set(INCLUDES)
 
