@@ -106,6 +106,12 @@ void bind_settings(nb::module_& m) {
           "share_value"_a = 1)
       .def_rw("dp_rank", &LoaderSettings::dp_rank)
       .def_rw("dp_size", &LoaderSettings::dp_size)
+      .def(
+          "set_peers",
+          [](LoaderSettings& s, std::int32_t rank, std::int32_t count, std::string job) {
+            s.peers = {rank, count, std::move(job)};
+          },
+          nb::kw_only(), "rank"_a, "count"_a, "job"_a, "The processes of this node that get the same batches.")
       .def_rw("index_dir", &LoaderSettings::index_dir)
       .def_rw("outage_limit_s", &LoaderSettings::outage_limit_s)
       .def(
@@ -437,6 +443,16 @@ nb::dict report_dict(const LoaderReport& r) {
   d["cpu_threads"] = r.cpu_threads;
   d["fetch_concurrency"] = r.fetch_concurrency;
   d["prefetch_steps"] = r.prefetch_steps;
+  d["peers"] = nb::none();
+  if (r.peers) {
+    nb::dict peers;
+    peers["rank"] = r.peers->rank;
+    peers["count"] = r.peers->count;
+    peers["joined"] = r.peers->n_joined;
+    peers["left"] = r.peers->n_left;
+    peers["unread"] = r.peers->n_unread;
+    d["peers"] = peers;
+  }
   if (r.pipeline) {
     d["pipeline"] = pipeline_dict(*r.pipeline);
   } else {
@@ -500,7 +516,11 @@ void bind_loader(nb::module_& m) {
           "state"_a, "accepted"_a)
       .def("describe",
            [](const Loader& self, std::int64_t id) {
-             const SampleOrigin o = value_or_throw(self.describe(id));
+             auto described = [&] {  // may open manifests, for which storage's keys may come from Python
+               nb::gil_scoped_release unlocked;
+               return self.describe(id);
+             }();
+             const SampleOrigin o = value_or_throw(std::move(described));
              return std::make_tuple(o.pass, o.manifest, o.line, o.byte_offset, o.media);
            })
       .def("add_wait", &Loader::add_wait)
@@ -515,18 +535,19 @@ void bind_loader(nb::module_& m) {
       .def(
           "normalisation",
           [](const Loader& self) {
-            const auto& c = self.processor();
-            return std::make_tuple(std::vector<double>(c.mean.begin(), c.mean.end()),
-                                   std::vector<double>(c.std.begin(), c.std.end()), c.rescale, c.patch, c.merge,
-                                   c.temporal_patch, self.profile().image_normalise == NormaliseRule::kPil);
+            const auto& p = self.pixels();
+            return std::make_tuple(std::vector<double>(p.image_mean.begin(), p.image_mean.end()),
+                                   std::vector<double>(p.image_std.begin(), p.image_std.end()), p.image_rescale,
+                                   p.patch, p.merge, p.temporal_patch,
+                                   self.settings().output.profile.image_normalise == NormaliseRule::kPil);
           },
           "(mean, std, rescale, patch, merge, temporal_patch, is_pil_backend) of the model's image processor.")
       .def(
           "clip_normalisation",
           [](const Loader& self) {
-            const auto& c = self.clip_processor();
-            return std::make_tuple(std::vector<double>(c.mean.begin(), c.mean.end()),
-                                   std::vector<double>(c.std.begin(), c.std.end()), c.rescale);
+            const auto& p = self.pixels();
+            return std::make_tuple(std::vector<double>(p.clip_mean.begin(), p.clip_mean.end()),
+                                   std::vector<double>(p.clip_std.begin(), p.clip_std.end()), p.clip_rescale);
           },
           "(mean, std, rescale) of the model's video processor.")
       .def("close", &Loader::close, nb::call_guard<nb::gil_scoped_release>());

@@ -25,7 +25,7 @@ def once(data: DataSet, tmp_path_factory: pytest.TempPathFactory) -> Settings:
     return settings_for(data, tmp_path_factory.mktemp("scratch"), epochs=1, shuffle="none")
 
 
-def ids_of(settings: Settings, **rank: int) -> list[list[list[int]]]:
+def ids_of(settings: Settings, **rank: Any) -> list[list[list[int]]]:
     """Sample ids per step and micro-batch."""
     with Loader(settings, **rank) as loader:
         return [[batch.layout.sample_ids.tolist() for batch in step] for step in loader.steps()]

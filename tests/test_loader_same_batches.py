@@ -93,7 +93,7 @@ def states_and_digests(settings: Settings, n_steps: int) -> list[tuple[dict[str,
         return out
 
 
-def resumed(settings: Settings, state: dict[str, Any], n_steps: int, **rank: int) -> list[list[str]]:
+def resumed(settings: Settings, state: dict[str, Any], n_steps: int, **rank: Any) -> list[list[str]]:
     with Loader(settings, **rank) as loader:
         loader.load_state_dict(state)
         steps = loader.steps()

@@ -19,7 +19,7 @@ def small(tmp_path: Path) -> Settings:
     return settings_for(good_data(tmp_path / "data", 40), tmp_path)
 
 
-def state_after(settings: Settings, n_steps: int, **rank: int) -> dict[str, Any]:
+def state_after(settings: Settings, n_steps: int, **rank: Any) -> dict[str, Any]:
     with Loader(settings, **rank) as loader:
         steps = loader.steps()
         for _ in range(n_steps):

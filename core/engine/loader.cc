@@ -8,6 +8,8 @@
 
 #include "base/hash.h"
 #include "base/log.h"
+#include "engine/peer_feed.h"
+#include "engine/pipeline_feed.h"
 #include "exec/cpu.h"
 #include "pipeline/sample_steps.h"
 #include "plan/padding.h"
@@ -18,6 +20,7 @@ namespace stoker {
 namespace {
 
 constexpr std::chrono::seconds kTellOfStallAfter{5};
+constexpr double kNameLimit_s = 60;       // how long an earlier leader may take to go
 constexpr std::size_t kHistory = 64 + 1;  // states after the last 64 steps, and the one before them
 
 Status check_memory(const LoaderSettings& settings, const qwen_vl::ProcessorConfig& config) {
@@ -45,7 +48,25 @@ Status check_settings(const LoaderSettings& s) {
     return Status(Reason::kSettings,
                   "speed: cpu_threads and fetch_concurrency must be at least 1, prefetch_steps at least 0");
   }
+  if (s.peers.rank < 0 || s.peers.rank >= s.peers.count) {
+    return Status(Reason::kSettings,
+                  fmt::format("peer_rank {} is not in [0, peer_count = {})", s.peers.rank, s.peers.count));
+  }
   return check_dp_size(s.output.pack.packs_per_step, s.dp_size);
+}
+
+peers::PixelFacts pixels_of(const qwen_vl::QwenVl& model) {
+  const qwen_vl::ProcessorConfig& image = model.config();
+  const qwen_vl::ClipConfig& clip = model.clip_config();
+  return {.image_mean = image.mean,
+          .image_std = image.std,
+          .clip_mean = clip.mean,
+          .clip_std = clip.std,
+          .image_rescale = image.rescale,
+          .clip_rescale = clip.rescale,
+          .patch = image.patch,
+          .merge = image.merge,
+          .temporal_patch = image.temporal_patch};
 }
 
 }  // namespace
@@ -56,7 +77,9 @@ Loader::Loader(LoaderSettings settings, const Clock& clock)
 Result<std::unique_ptr<Loader>> Loader::create(LoaderSettings settings, const Clock& clock) {
   STOKER_CHECKED(check_settings(settings));
   std::unique_ptr<Loader> loader(new Loader(std::move(settings), clock));
-  STOKER_TRY(loader->fetcher_, Fetcher::create(fetch_settings(loader->settings_), clock));
+  if (loader->settings_.peers.rank == 0) {
+    STOKER_TRY(loader->fetcher_, Fetcher::create(fetch_settings(loader->settings_), clock));
+  }
   Loader* const raw = loader.get();
   loader->opening_ = std::jthread([raw](std::stop_token stop) { raw->open(std::move(stop)); });
   return loader;
@@ -68,27 +91,8 @@ void Loader::open(std::stop_token stop) {
     MutexLock lock(mu_);
     progress_ = line;
   };
-  auto work = [&]() -> Status {
-    if (settings_.dp_size > 1) {
-      STOKER_TRY(service_, start_service(settings_.exchange));
-    }
-    say("reading the model's folder");
-    STOKER_TRY(model_, load_model(settings_));
-    STOKER_CHECKED(check_memory(settings_, model_->config()));
-    if (!settings_.output.cost && !model_->cost()) {
-      log(LogLevel::kInfo, fmt::format("{}/config.json does not say how large the model is: packs are balanced by the "
-                                       "costs of Qwen3-VL-8B, unless pack.cost_file has others",
-                                       settings_.output.model));
-    }
-    STOKER_TRY(dataset_, Dataset::open(settings_, *fetcher_, stop, say));
-    STOKER_CHECKED(check_data_size(dataset_->rows_per_pass(), settings_.output.pack.packs_per_step,
-                                   settings_.output.epochs.has_value()));
-    fingerprint_ = make_fingerprint();
-    say("opening the index of lengths");
-    known_ = std::make_unique<KnownLengths>(settings_, *dataset_, model_, stop);
-    return {};
-  };
-  Status status = work();
+  Status status = settings_.peers.rank == 0 ? open_engine(stop, say) : open_follower(stop, say);
+  if (leader_ && !status.ok() && status.code() != Code::kCancelled) leader_->end(status);
   MutexLock lock(mu_);
   open_status_ = std::move(status);
   progress_.clear();
@@ -96,7 +100,66 @@ void Loader::open(std::stop_token stop) {
   opened_changed_.notify_all();
 }
 
-std::string Loader::make_fingerprint() const {
+Status Loader::open_engine(const std::stop_token& stop, const std::function<void(std::string_view)>& say) {
+  if (settings_.peers.count > 1) {
+    const auto limit = std::chrono::duration_cast<Nanos>(
+        std::chrono::duration<double>(std::min(settings_.outage_limit_s, kNameLimit_s)));
+    STOKER_TRY(leader_, peers::Leader::listen(place(), limit, say, stop, clock_));
+  }
+  const auto tell = [&](std::string_view line) {
+    say(line);
+    if (leader_) leader_->tell(line);
+  };
+  if (settings_.dp_size > 1) {
+    STOKER_TRY(service_, start_service(settings_.exchange));
+  }
+  tell("reading the model's folder");
+  STOKER_TRY(model_, load_model(settings_));
+  STOKER_CHECKED(check_memory(settings_, model_->config()));
+  if (!settings_.output.cost && !model_->cost()) {
+    log(LogLevel::kInfo, fmt::format("{}/config.json does not say how large the model is: packs are balanced by the "
+                                     "costs of Qwen3-VL-8B, unless pack.cost_file has others",
+                                     settings_.output.model));
+  }
+  STOKER_TRY(dataset_, Dataset::open(settings_, *fetcher_, stop, tell));
+  STOKER_CHECKED(check_data_size(dataset_->rows_per_pass(), settings_.output.pack.packs_per_step,
+                                 settings_.output.epochs.has_value()));
+  fingerprint_ = make_fingerprint(dataset_->fingerprint(), model_->fingerprint());
+  pixels_ = pixels_of(*model_);
+  tell("opening the index of lengths");
+  known_ = std::make_unique<KnownLengths>(settings_, *dataset_, model_, stop);
+  if (leader_) leader_->welcome({fingerprint_, pixels_});
+  return {};
+}
+
+Status Loader::open_follower(const std::stop_token& stop, const std::function<void(std::string_view)>& say) {
+  follower_ = std::make_shared<peers::Follower>(
+      place(), std::chrono::duration_cast<Nanos>(std::chrono::duration<double>(settings_.outage_limit_s)), clock_);
+  while (!stop.stop_requested()) {
+    STOKER_TRY(std::optional<peers::Welcome> welcome, follower_->welcome_within(std::chrono::milliseconds(100)));
+    if (welcome) {
+      fingerprint_ = std::move(welcome->fingerprint);
+      pixels_ = welcome->pixels;
+      return {};
+    }
+    say(follower_->progress());
+  }
+  return Status(Reason::kStopped, "the loader was closed");
+}
+
+/// What peers must have in common is what the fingerprint is made of, before anything is opened, and who they are.
+peers::Place Loader::place() const {
+  std::string manifests;
+  for (const DataSettings& data : settings_.output.data) manifests += data.manifest + '\n' + data.media_root + '\n';
+  const std::string settings = fmt::format("dp_size={} peer_count={} ", settings_.dp_size, settings_.peers.count) +
+                               make_fingerprint(manifests, settings_.output.model);
+  peers::Place place =
+      peers::Place::make(settings_.peers.job, settings_.dp_rank, settings_.peers.rank, settings_.peers.count, settings);
+  place.differing = differing_setting;
+  return place;
+}
+
+std::string Loader::make_fingerprint(const std::string& data, const std::string& model) const {
   const OutputSettings& o = settings_.output;
   std::string out;
   auto add = [&out](std::string_view name, std::initializer_list<std::string> values) {
@@ -104,22 +167,22 @@ std::string Loader::make_fingerprint() const {
     for (const std::string& value : values) digest.add(value);
     out += fmt::format("{}{}={}", out.empty() ? "" : " ", name, digest.hex().substr(0, 8));
   };
-  add("data", {dataset_->fingerprint()});
+  add("data", {data});
   Digest rows;
-  for (const DataSettings& data : o.data) {
-    rows.add(stoker::describe(data.rows));
-    rows.add_int(static_cast<std::int64_t>(data.max_row_bytes));
+  for (const DataSettings& entry : o.data) {
+    rows.add(stoker::describe(entry.rows));
+    rows.add_int(static_cast<std::int64_t>(entry.max_row_bytes));
   }
   add("rows", {rows.hex()});
   if (std::any_of(o.data.begin(), o.data.end(), [](const DataSettings& d) { return d.share != Share(); })) {
     Digest shares;
-    for (const DataSettings& data : o.data) {
-      shares.add_int(static_cast<std::int64_t>(data.share.kind));
-      shares.add_int(static_cast<std::int64_t>(data.share.value));
+    for (const DataSettings& entry : o.data) {
+      shares.add_int(static_cast<std::int64_t>(entry.share.kind));
+      shares.add_int(static_cast<std::int64_t>(entry.share.value));
     }
     add("mixture", {shares.hex()});
   }
-  add("model", {model_->fingerprint()});
+  add("model", {model});
   add("seed", {std::to_string(o.seed)});
   add("shuffle", {std::to_string(static_cast<int>(o.shuffle))});
   if (o.shuffle == Shuffle::kChunked) {
@@ -149,7 +212,7 @@ std::string Loader::make_fingerprint() const {
     if (value != 0) packing.add(fmt::format("{}={}", name, value));
   }
   out += fmt::format(" pack={}", packing.hex().substr(0, 8));
-  if (const CostModel cost = cost_of(o, *model_); cost != CostModel{}) {
+  if (const CostModel cost = model_ ? cost_of(o, *model_) : o.cost.value_or(CostModel{}); cost != CostModel{}) {
     add("cost", {fmt::format("{} {} {} {}", cost.language_per_token, cost.language_per_token_pair,
                              cost.vision_per_patch, cost.vision_per_patch_pair)});
   }
@@ -205,8 +268,19 @@ Status Loader::start() {
   ledger_ = std::make_unique<Ledger>(settings_.bad_samples.ledger);
   MutexLock lock(life_mu_);
   STOKER_CHECKED(check_usable());
-  pipeline_ = std::make_unique<Pipeline>(settings_, *dataset_, model_, known_.get(), std::move(fetcher_), fingerprint_,
-                                         cursor_, clock_);
+  if (follower_) {
+    feed_ = std::make_unique<FollowerFeed>(settings_, follower_, cursor_);
+  } else {
+    auto engine =
+        std::make_unique<PipelineFeed>(settings_, *dataset_,
+                                       std::make_unique<Pipeline>(settings_, *dataset_, model_, known_.get(),
+                                                                  std::move(fetcher_), fingerprint_, cursor_, clock_));
+    if (leader_) {
+      feed_ = std::make_unique<LeaderFeed>(settings_, std::move(engine), leader_, cursor_, clock_);
+    } else {
+      feed_ = std::move(engine);
+    }
+  }
   history_.push_back(cursor_);
   has_started_ = true;
   return {};
@@ -217,7 +291,10 @@ Result<std::optional<Batch>> Loader::next_within(std::chrono::milliseconds timeo
   if (!failed_.ok()) return failed_;
   if (!has_started_) STOKER_CHECKED(start());
   auto batch = take_within(timeout);
-  if (!batch.ok() && batch.status().code() != Code::kCancelled) failed_ = batch.status();
+  if (!batch.ok() && batch.status().code() != Code::kCancelled) {
+    failed_ = batch.status();
+    feed_->end_with(failed_);
+  }
   return batch;
 }
 
@@ -226,64 +303,62 @@ Result<std::optional<Batch>> Loader::take_within(std::chrono::milliseconds timeo
     MutexLock lock(told_mu_);
     meter_.next_begins(is_step_start_, clock_.now() - std::exchange(open_wait_, Nanos{0}));
     is_in_next_ = true;
-    if (is_step_start_) pipeline_->want_step(static_cast<std::int64_t>(cursor_.step));
+    if (is_step_start_) feed_->want_step(static_cast<std::int64_t>(cursor_.step));
   }
-  auto taken = pipeline_->take_within(timeout);
+  auto taken = feed_->take_within(timeout);
   if (!taken.ok() || !*taken) {
-    STOKER_CHECKED(write_ledger(pipeline_->take_left_over()));
+    STOKER_CHECKED(write_left_over());
     if (!taken.ok()) return std::move(taken).status();
-    STOKER_CHECKED(check_memory_stall());
+    STOKER_CHECKED(check_stall());
     return std::optional<Batch>();
   }
   stalled_since_.reset();
-  ReadyPack& pack = **taken;
-  STOKER_CHECKED(write_ledger(pack.task.planned_around));
-  STOKER_CHECKED(write_ledger(pack.found_late));
-  STOKER_CHECKED(check_late(pack));
-  STOKER_CHECKED(account(pack));
+  Feed::Item& item = **taken;
+  if (!item.ledger.empty()) STOKER_CHECKED(ledger_->append(item.ledger, *dataset_));
+  {
+    MutexLock lock(told_mu_);
+    for (const auto& [reason, n] : item.delivery.bad) delivered_.bad[reason] += n;
+  }
+  STOKER_CHECKED(std::move(item.verdict));
+  STOKER_CHECKED(account(item.delivery));
   is_in_next_ = false;
-  return std::optional<Batch>(std::move(pack.batch));
+  return std::optional<Batch>(std::move(item.delivery.batch));
 }
 
-/// All memory may be in batches that the trainer holds. Another thread of it may give some back, so that is said, and
-/// is an error only when it has lasted as long as an outage may.
-Status Loader::check_memory_stall() {
-  if (!pipeline_->waits_for_held_memory()) {
+/// All memory may be in batches that the trainer holds, or a peer. Another thread of it may give some back, so that is
+/// said, and is an error only when it has lasted as long as an outage may.
+Status Loader::check_stall() {
+  const std::optional<Stall> stall = feed_->stall();
+  if (!stall) {
     stalled_since_.reset();
     return {};
   }
   const Nanos now = clock_.now();
   if (!stalled_since_) stalled_since_ = now;
   const Nanos lasted = now - *stalled_since_;
-  auto sentence = [&] {
-    return fmt::format(
-        "the next batch waits for memory: the trainer holds batches of {} MB, speed.memory_limit is {} MB for this "
-        "rank; let "
-        "batches go before asking for more, or raise the limit",
-        pipeline_->memory_in_use_bytes() >> 20, settings_.speed.memory_limit_bytes >> 20);
-  };
-  if (to_seconds(lasted) >= settings_.outage_limit_s) return Status(Reason::kMemoryLimit, sentence());
+  if (to_seconds(lasted) >= settings_.outage_limit_s && stall->reason != Reason::kNone)
+    return Status(stall->reason, stall->sentence);
   if (!is_stall_told_ && lasted >= kTellOfStallAfter) {
     is_stall_told_ = true;
-    log(LogLevel::kWarning, sentence());
+    log(LogLevel::kWarning, stall->sentence);
   }
   return {};
 }
 
-Status Loader::write_ledger(const std::vector<LedgerEntry>& entries) {
-  if (entries.empty()) return {};
-  STOKER_CHECKED(ledger_->append(entries, *dataset_));
+Status Loader::write_left_over() {
+  const Feed::LeftOver left = feed_->take_left_over();
+  if (!left.ledger.empty()) STOKER_CHECKED(ledger_->append(left.ledger, *dataset_));
   MutexLock lock(told_mu_);
-  for (const LedgerEntry& entry : entries) ++delivered_.bad[entry.status.reason()];
+  for (const auto& [reason, n] : left.bad) delivered_.bad[reason] += n;
   return {};
 }
 
-Status Loader::account(const ReadyPack& pack) {
-  const Batch& batch = pack.batch;
+Status Loader::account(const peers::Delivery& delivery) {
+  const Batch& batch = delivery.batch;
   MutexLock lock(told_mu_);
   meter_.next_ends(clock_.now());
   ++delivered_.batches;
-  delivered_.samples += pack.n_samples_planned - static_cast<std::int64_t>(pack.found_late.size());
+  delivered_.samples += delivery.n_samples;
   delivered_.tokens += batch.counts.tokens - batch.counts.pad_tokens;
   const PackSettings& pack_settings = settings_.output.pack;
   room_tokens_ += pack_settings.form == PackForm::kPacked
@@ -292,43 +367,12 @@ Status Loader::account(const ReadyPack& pack) {
   delivered_.target_tokens += batch.counts.target_tokens;
   delivered_.patches += batch.counts.patches + batch.counts.video_patches;
   delivered_.bytes += static_cast<std::int64_t>(PackLayout(batch.shape).n_bytes);
-  is_step_start_ = pack.task.is_last_of_step;
-  if (pack.task.is_last_of_step) {
+  is_step_start_ = delivery.is_last_of_step;
+  if (delivery.is_last_of_step) {
     ++delivered_.steps;
-    cursor_ = pack.task.state_after;
+    cursor_ = delivery.state_after;
     history_.push_back(cursor_);
     if (history_.size() > kHistory) history_.pop_front();
-  }
-  return {};
-}
-
-Status Loader::check_late(const ReadyPack& pack) {
-  if (pack.found_late.empty()) return {};
-  const auto where = [this](const LedgerEntry& entry) {
-    return dataset_->manifest(entry.entry.source).describe(entry.entry.row) + ": " + entry.media;
-  };
-  const bool stops_at_change = settings_.output.changed_media == ChangedMedia::kStop;
-  for (const LedgerEntry& entry : pack.found_late) {
-    if (settings_.bad_samples.policy != BadSamplePolicy::kStop &&
-        !(stops_at_change && entry.status.reason() == Reason::kMediaChanged)) {
-      continue;
-    }
-    Status status = entry.status;
-    return std::move(status).with(where(entry));
-  }
-  const LedgerEntry& first = pack.found_late.front();
-  n_late_bad_ += static_cast<std::int64_t>(pack.found_late.size());
-  std::int64_t n_samples = 0;
-  {
-    MutexLock lock(told_mu_);
-    n_samples = delivered_.samples;
-  }
-  const std::int64_t seen = std::max(n_samples + n_late_bad_, settings_.output.window_samples / settings_.dp_size);
-  if (static_cast<double>(n_late_bad_) > settings_.bad_samples.max_fraction * static_cast<double>(seen)) {
-    return Status(
-        Reason::kTooManyBad,
-        fmt::format("{} of {} samples of this rank turned out bad, bad_samples.max_fraction is {}; the last is {}: {}",
-                    n_late_bad_, seen, settings_.bad_samples.max_fraction, where(first), first.status.to_string()));
   }
   return {};
 }
@@ -360,7 +404,7 @@ Status Loader::load_state(const LoaderState& state, const std::vector<std::strin
   if (has_started_)
     return Status(Reason::kState, "the iteration has begun: load a state into a new loader before its first batch");
   STOKER_TRY(ResumePoint point, resume_point(state, fingerprint_, accepted));
-  if (state.cursor.window >= dataset_->n_windows()) {
+  if (dataset_ && state.cursor.window >= dataset_->n_windows()) {
     return Status(Reason::kState,
                   fmt::format("the state names window {}, past the end of the data", state.cursor.window));
   }
@@ -370,24 +414,38 @@ Status Loader::load_state(const LoaderState& state, const std::vector<std::strin
 }
 
 Result<SampleOrigin> Loader::describe(std::int64_t sample_id) const {
-  if (!dataset_) return Status(Reason::kState, "the loader is not open");
   if (sample_id < 0) {
     return Status(Reason::kSettings, fmt::format("there is no sample {} in the order (-1 marks a dummy)", sample_id));
   }
-  STOKER_TRY(const OrderEntry entry, dataset_->at(static_cast<std::uint64_t>(sample_id)));
-  const Manifest& manifest = dataset_->manifest(entry.source);
+  STOKER_TRY(const Dataset* dataset, manifests());
+  STOKER_TRY(const OrderEntry entry, dataset->at(static_cast<std::uint64_t>(sample_id)));
+  const Manifest& manifest = dataset->manifest(entry.source);
   const RowLocation at = manifest.row(entry.row);
   SampleOrigin origin{.pass = entry.pass,
-                      .manifest = dataset_->name(entry.source),
+                      .manifest = dataset->name(entry.source),
                       .line = at.line,
                       .byte_offset = at.offset,
                       .media = {}};
   std::string buffer;
   STOKER_TRY(const std::string_view line, manifest.read(entry.row, buffer));
-  if (auto row = parse_row(line, dataset_->rows(entry.source)); row.ok()) {
+  if (auto row = parse_row(line, dataset->rows(entry.source)); row.ok()) {
     for (const MediaRef& media : row->media) origin.media.push_back(shown_media(media.reference));
   }
   return origin;
+}
+
+Result<const Dataset*> Loader::manifests() const {
+  {
+    MutexLock lock(mu_);
+    if (!is_opened_ || !open_status_.ok()) return Status(Reason::kState, "the loader is not open");
+  }
+  if (dataset_) return &*dataset_;
+  MutexLock lock(describe_mu_);
+  if (!described_) {
+    STOKER_TRY(const std::unique_ptr<Fetcher> fetcher, Fetcher::create(fetch_settings(settings_), clock_));
+    STOKER_TRY(described_, Dataset::open(settings_, *fetcher, opening_.get_stop_token(), [](std::string_view) {}));
+  }
+  return &*described_;
 }
 
 LoaderReport Loader::report() const {
@@ -401,7 +459,10 @@ LoaderReport Loader::report() const {
   }
   {
     MutexLock lock(life_mu_);
-    if (pipeline_) out.pipeline = pipeline_->snapshot();
+    if (feed_) {
+      out.pipeline = feed_->snapshot();
+      out.peers = feed_->peers();
+    }
   }
   if (settings_.output.user_code) {
     const StageClock& clock = settings_.output.user_code->clock();
@@ -429,15 +490,19 @@ void Loader::close() {
   MutexLock lock(life_mu_);
   if (fetcher_) fetcher_->stop();
   if (opening_.joinable()) opening_.join();
-  if (pipeline_) pipeline_->stop();  // not destroyed: the trainer's thread may be in it
+  if (feed_) feed_->stop();  // not destroyed: the trainer's thread may be in it
+  if (leader_) leader_->close();
+  if (follower_) follower_->close();
   service_.reset();
 }
 
 Loader::~Loader() {
   if (getpid() != pid_) {
     // A forked child has none of the threads: joining them would hang, so what they belong to is left alone.
-    (void)pipeline_.release();
+    (void)feed_.release();
     (void)known_.release();
+    if (leader_) (void)new std::shared_ptr(leader_);
+    if (follower_) (void)new std::shared_ptr(follower_);
     (void)fetcher_.release();
     (void)new std::shared_ptr<TcpServer>(std::move(service_));
     if (opening_.joinable()) opening_.detach();

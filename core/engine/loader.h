@@ -6,17 +6,22 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
 #include "base/mutex.h"
 #include "base/result.h"
 #include "data/pack.h"
+#include "engine/feed.h"
 #include "engine/loader_state.h"
+#include "peers/follower.h"
+#include "peers/leader.h"
 #include "pipeline/pipeline.h"
 #include "pipeline/settings.h"
 #include "pipeline/wait_meter.h"
@@ -38,7 +43,8 @@ struct LoaderReport {
   double fill = 0;         ///< tokens handed over / those that a pack, or its padded rows, have room for
   std::map<Reason, std::int64_t>
       bad;  ///< samples not used, those planned around counted by the rank that writes their line
-  std::optional<PipelineSnapshot> pipeline;
+  std::optional<PipelineSnapshot> pipeline;  ///< absent where a peer prepares
+  std::optional<PeerReport> peers;           ///< absent where there are none
   std::optional<UserCodeTimes> user_code;
   int cpu_threads = 0, fetch_concurrency = 0, prefetch_steps = 0;
 };
@@ -71,7 +77,7 @@ class Loader {
   /// The next batch in plan order; nothing if none came within the timeout or the finite data ended (`is_at_end`).
   /// @return The error that ends the run: it comes again at every further call.
   Result<std::optional<Batch>> next_within(std::chrono::milliseconds timeout);
-  bool is_at_end() const { return pipeline_ && pipeline_->is_at_end(); }
+  bool is_at_end() const { return feed_ && feed_->is_at_end(); }
   bool has_started() const { return has_started_; }
 
   /// After the last whole step that was delivered. `is_inside_step` tells that a part of the next step was delivered
@@ -83,8 +89,9 @@ class Loader {
   /// @return STATE if the iteration has begun, or as resume_point().
   Status load_state(const LoaderState& state, const std::vector<std::string>& accepted = {});
 
-  /// @return STATE before opening; SETTINGS for an index that the order does not have.
-  Result<SampleOrigin> describe(std::int64_t sample_id) const;
+  /// @return STATE before opening; SETTINGS for an index that the order does not have. Where a peer prepares, the first
+  /// call opens the manifests, with what that may return.
+  Result<SampleOrigin> describe(std::int64_t sample_id) const STOKER_EXCLUDES(describe_mu_);
   LoaderReport report() const STOKER_EXCLUDES(life_mu_, told_mu_);
   void add_wait(double seconds) STOKER_EXCLUDES(told_mu_);
 
@@ -92,22 +99,23 @@ class Loader {
   void close() STOKER_EXCLUDES(life_mu_);
 
   const LoaderSettings& settings() const { return settings_; }
-  /// mean, std and rescale of the model's processor; after opening.
-  const qwen_vl::ProcessorConfig& processor() const { return model_->config(); }
-  const qwen_vl::ClipConfig& clip_processor() const { return model_->clip_config(); }
-  const Profile& profile() const { return model_->profile(); }
+  /// What the model's processor does to pixels; after opening.
+  const peers::PixelFacts& pixels() const { return pixels_; }
 
  private:
   explicit Loader(LoaderSettings settings, const Clock& clock);
   void open(std::stop_token stop) STOKER_EXCLUDES(mu_);
+  Status open_engine(const std::stop_token& stop, const std::function<void(std::string_view)>& say);
+  Status open_follower(const std::stop_token& stop, const std::function<void(std::string_view)>& say);
+  peers::Place place() const;
   Status check_usable() const;
   Status start() STOKER_EXCLUDES(life_mu_);
   Result<std::optional<Batch>> take_within(std::chrono::milliseconds timeout);
-  Status account(const ReadyPack& pack) STOKER_EXCLUDES(told_mu_);
-  Status check_late(const ReadyPack& pack) STOKER_EXCLUDES(told_mu_);
-  Status write_ledger(const std::vector<LedgerEntry>& entries) STOKER_EXCLUDES(told_mu_);
-  Status check_memory_stall();
-  std::string make_fingerprint() const;
+  Status account(const peers::Delivery& delivery) STOKER_EXCLUDES(told_mu_);
+  Status write_left_over() STOKER_EXCLUDES(told_mu_);
+  Status check_stall();
+  Result<const Dataset*> manifests() const STOKER_EXCLUDES(describe_mu_);
+  std::string make_fingerprint(const std::string& data, const std::string& model) const;
   LoaderState with_cursor(const PlanState& cursor) const;
 
   const LoaderSettings settings_;
@@ -122,15 +130,21 @@ class Loader {
   std::string progress_ STOKER_GUARDED_BY(mu_);
 
   std::shared_ptr<const qwen_vl::QwenVl> model_;  // written by the opening thread, read after is_opened_
-  std::optional<Dataset> dataset_;
+  std::optional<Dataset> dataset_;                // absent in a follower
   std::unique_ptr<KnownLengths> known_;
   std::string fingerprint_;
+  peers::PixelFacts pixels_;
+  std::shared_ptr<peers::Leader> leader_;      // where there are peers
+  std::shared_ptr<peers::Follower> follower_;  // where another one leads
 
   std::shared_ptr<TcpServer> service_;  // of rank 0; written by the opening thread, let go by close() after it
 
-  mutable Mutex life_mu_;               // held while threads are begun or ended
-  std::unique_ptr<Fetcher> fetcher_;    // until it moves into the pipeline; written under life_mu_
-  std::unique_ptr<Pipeline> pipeline_;  // written once, by the trainer's thread under life_mu_: it may read it without
+  mutable Mutex describe_mu_;
+  mutable std::optional<Dataset> described_ STOKER_GUARDED_BY(describe_mu_);  // a follower's, for describe() only
+
+  mutable Mutex life_mu_;             // held while threads are begun or ended
+  std::unique_ptr<Fetcher> fetcher_;  // until it moves into the pipeline; written under life_mu_
+  std::unique_ptr<Feed> feed_;        // written once, by the trainer's thread under life_mu_: it may read it without
 
   std::unique_ptr<Ledger> ledger_;  // from here on: the trainer thread's own
   Status failed_;                   // what ended the run
@@ -142,7 +156,6 @@ class Loader {
   bool is_stall_told_ = false;
   PlanState cursor_;
   std::deque<PlanState> history_;  // where the run began and after each of the last whole steps, newest last
-  std::int64_t n_late_bad_ = 0;
 
   mutable Mutex told_mu_;
   WaitMeter meter_ STOKER_GUARDED_BY(told_mu_);

@@ -30,6 +30,7 @@ from stoker.settings import (
     UserCode,
 )
 from stoker.text import Tokenizer, render_chat
+from stoker.topology import Topology
 
 __all__ = [
     "BadSampleError",
@@ -59,6 +60,7 @@ __all__ = [
     "StokerError",
     "Storage",
     "Tokenizer",
+    "Topology",
     "TurnFeatures",
     "UnavailableError",
     "UserCode",

@@ -325,6 +325,9 @@ class LoaderSettings:
     @dp_size.setter
     def dp_size(self, arg: int, /) -> None: ...
 
+    def set_peers(self, *, rank: int, count: int, job: str) -> None:
+        """The processes of this node that get the same batches."""
+
     @property
     def index_dir(self) -> str: ...
 

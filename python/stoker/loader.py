@@ -24,6 +24,7 @@ from stoker.jinja import make_renderer
 from stoker.plain_values import parse_bytes
 from stoker.report import Report
 from stoker.settings import Settings, resolve_speed
+from stoker.topology import Topology
 
 __all__ = ["Loader", "SampleOrigin", "one_state"]
 
@@ -55,21 +56,29 @@ class Loader:
 
     Args:
         settings: What comes out, and how fast.
-        dp_rank: This data-parallel rank. Tensor, pipeline and context parallel peers use the same one.
+        dp_rank: This data-parallel rank.
         dp_size: Data-parallel ranks in all; divides ``pack.packs_per_step``.
+        topology: In place of both: where there are tensor, pipeline or context parallel peers, which all get the same
+            batches, prepared once on each node. The first batch comes when all peers of the node are there. Everything
+            here is the same on every peer; a run that ends, ends on all of them.
 
     Raises:
         InvalidArgumentError: For settings that do not fit; each error names its setting.
     """
 
-    def __init__(self, settings: Settings, *, dp_rank: int = 0, dp_size: int = 1) -> None:
+    def __init__(
+        self, settings: Settings, *, dp_rank: int = 0, dp_size: int = 1, topology: Topology | None = None
+    ) -> None:
         _refuse_dataloader_worker()
+        if topology is not None and (dp_rank, dp_size) != (0, 1):
+            raise InvalidArgumentError("give dp_rank and dp_size, or a topology that has them", "SETTINGS")
         self.settings = settings
-        self.dp_rank = dp_rank
-        self.dp_size = dp_size
+        self.topology = topology or Topology(dp_rank=dp_rank, dp_size=dp_size)
+        self.dp_rank = self.topology.dp_rank
+        self.dp_size = self.topology.dp_size
         self._is_opened = False
         self._is_exhausted = False
-        self._core = _core.CoreLoader.create(core_settings(settings, dp_rank, dp_size))
+        self._core = _core.CoreLoader.create(core_settings(settings, self.topology))
         # Also before the interpreter ends: another thread may wait in next(), and must be out of the engine by then.
         self._end = weakref.finalize(self, self._core.close)
         _watch_exit()
@@ -225,8 +234,9 @@ class Loader:
         self._is_opened = True
 
 
-def core_settings(settings: Settings, dp_rank: int = 0, dp_size: int = 1) -> _core.LoaderSettings:
+def core_settings(settings: Settings, topology: Topology | None = None) -> _core.LoaderSettings:
     """The engine's form of settings. For this package."""
+    topology = topology or Topology()
     index_dir = settings.resolved_index_dir()
     out = _core.LoaderSettings()
     for source in settings.data:
@@ -241,10 +251,13 @@ def core_settings(settings: Settings, dp_rank: int = 0, dp_size: int = 1) -> _co
             share=source.share()[0],
             share_value=source.share()[1],
         )
-    out.dp_rank, out.dp_size = dp_rank, dp_size
+    out.dp_rank, out.dp_size = topology.dp_rank, topology.dp_size
+    if topology.peer_count > 1:
+        out.set_peers(rank=topology.peer_rank, count=topology.peer_count, job=topology.resolved_job())
     out.index_dir = str(index_dir)
     out.outage_limit_s = settings.outage_limit_s
-    exchange = choose(settings, dp_rank, dp_size)
+    # A peer that only reads measures nothing.
+    exchange = choose(settings, topology.dp_rank, 1 if topology.peer_rank > 0 else topology.dp_size)
     out.set_exchange(
         kind=exchange.kind,
         job=exchange.job,
@@ -293,7 +306,7 @@ def core_settings(settings: Settings, dp_rank: int = 0, dp_size: int = 1) -> _co
         truncates_turns=settings.pack.over_long == "truncate_turns",
         make_renderer=make_renderer,
     )
-    speed = resolve_speed(settings.speed, usable_cpus=_core.usable_cpus())
+    speed = resolve_speed(settings.speed, usable_cpus=_core.usable_cpus(), peers=topology.peer_count)
     out.set_speed(
         cpu_threads=speed.cpu_threads,
         fetch_threads=speed.fetch_threads,

@@ -51,6 +51,8 @@ class Report:
             f"speed      cpu_threads {v['cpu_threads']}, fetch_concurrency {v['fetch_concurrency']}, "
             f"prefetch_steps {v['prefetch_steps']}",
         ]
+        if peers := v["peers"]:
+            lines.append(self._peer_line(peers))
         if v["bad_samples"]:
             lines.append("not used   " + ", ".join(f"{code} {n}" for code, n in sorted(v["bad_samples"].items())))
         if code := v["user_code"]:
@@ -66,6 +68,14 @@ class Report:
         if v["pipeline"]:
             lines += self._pipeline_lines(v["pipeline"])
         return "\n".join(lines)
+
+    def _peer_line(self, peers: dict[str, Any]) -> str:
+        if peers["rank"] > 0:
+            return f"peers      {peers['rank']} of {peers['count']} on this node: peer 0 prepares"
+        return (
+            f"peers      {peers['count']} on this node, this one prepares: {peers['joined']} others came, "
+            f"{peers['left']} have left; the slowest has yet to take {peers['unread']} batches"
+        )
 
     def _pipeline_lines(self, p: dict[str, Any]) -> list[str]:
         fetch, memory, queues = p["fetch"], p["memory"], p["queues_mean_length"]

@@ -566,11 +566,12 @@ class ResolvedSpeed:
     memory_limit_bytes: int
 
 
-def resolve_speed(speed: Speed, *, usable_cpus: int) -> ResolvedSpeed:
-    """Divides what belongs to the node by the ranks on it."""
+def resolve_speed(speed: Speed, *, usable_cpus: int, peers: int = 1) -> ResolvedSpeed:
+    """Divides what belongs to the node by the ranks on it; one that prepares for `peers` of them has their shares."""
     said = os.environ.get("LOCAL_WORLD_SIZE", "")
     on_node = int(said) if said.isdecimal() and int(said) > 0 else 1
     ranks = on_node if speed.ranks_per_node == "auto" else speed.ranks_per_node
+    ranks = max(1, math.ceil(ranks / peers))  # that prepare
     in_flight, in_flight_at_most = (
         (max(8, 128 // ranks), max(32, 1024 // ranks))
         if speed.fetch_concurrency == "auto"
