@@ -91,7 +91,7 @@ def settings_of(server: StorageServer, scratch: Path, **changes: Any) -> Setting
     return made.replace(**changes) if changes else made
 
 
-def run(settings: Settings, **ranks: int) -> tuple[list[str], dict[str, Any]]:
+def run(settings: Settings, **ranks: Any) -> tuple[list[str], dict[str, Any]]:
     """Digests of all batches, and what the pipeline reported."""
     with Loader(settings, **ranks) as loader:
         out = [batch.digest() for batch in loader]
