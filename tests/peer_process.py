@@ -1,12 +1,14 @@
 """One of several peers, each a process of its own: does what its standard input says, a line for a line.
 
 Called as ``peer_process.py SETTINGS_JSON PEER_RANK PEER_COUNT JOB [STATE_JSON]``. ``take N`` answers the digests of the
-next N batches, of which the last is held; ``close`` closes the loader and answers the shared blocks still open.
+next N batches, of which the last is held; ``close`` closes the loader, lets go of it and answers the
+shared blocks still open.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import sys
@@ -31,6 +33,8 @@ def main(settings_json: str, rank: int, count: int, job: str, state: str = "null
     held = None
     for line in sys.stdin:
         word, *rest = line.split()
+        if word == "close":
+            break
         answer: object = None
         digests: list[str] = []
         try:
@@ -42,15 +46,15 @@ def main(settings_json: str, rank: int, count: int, job: str, state: str = "null
                     held = next(loader)
                     digests.append(held.digest())
                 answer = {"digests": digests, "state": loader.state_dict()}
-            elif word == "close":
-                loader.close()
-                held = None
-                answer = blocks()
         except StokerError as error:
             answer = {"error": error.code, "text": str(error), "digests": digests}
         except KeyboardInterrupt:
             answer = {"error": "KeyboardInterrupt", "digests": digests}
         print(json.dumps(answer), flush=True)
+    loader.close()
+    del loader, held
+    gc.collect()
+    print(json.dumps(blocks()), flush=True)
 
 
 if __name__ == "__main__":
