@@ -188,7 +188,6 @@ TEST_F(LengthsTest, LengthsThatAreNotTheRowsAreRefused) {
            [](SampleLengths& l) { ++l.tokens; },
            [](SampleLengths& l) { --l.n_trained; },
            [](SampleLengths& l) { l.n_trained = l.n_ids + 1; },
-           [](SampleLengths& l) { ++l.images[0].image.key.low; },
            [](SampleLengths& l) { l.images[0].image.height_px = 0; },
            [](SampleLengths& l) { l.images[0].image.prepared_width_px = 1 << 30; },
            [](SampleLengths& l) { l.images.clear(); },
@@ -196,6 +195,13 @@ TEST_F(LengthsTest, LengthsThatAreNotTheRowsAreRefused) {
        }) {
     EXPECT_EQ(refusal_of(change).reason(), Reason::kPlanMismatch);
   }
+  // Another rank may know the picture by another address; this rank's own index may not.
+  EXPECT_TRUE(refusal_of([](SampleLengths& l) { ++l.images[0].image.key.low; }).ok());
+  MeasuredSample renamed = first;
+  renamed.has_text = false;
+  renamed.from = LengthsFrom::kIndex;
+  ++renamed.images[0].key.low;
+  EXPECT_EQ(complete_sample(settings_, *dataset_, *model_, renamed).status().reason(), Reason::kIndexDir);
   // An index that says so is named in its place.
   MeasuredSample known = first;
   known.has_text = false;
