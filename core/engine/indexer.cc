@@ -44,6 +44,7 @@ Status Indexer::work(std::stop_token stop) {
   RejectedRowCounter rejected(options_.ledger, options_.n_examples);
   MeasureOptions measure{
       .headers = [this](std::uint64_t) { return options_.reads_headers ? HeaderReads::kAsNeeded : HeaderReads::kNone; },
+      .looks_again = options_.reads_headers,
       .max_known_sizes = 65536};
   const auto visit = [&](const MeasuredWindow& window) -> Result<bool> {
     STOKER_CHECKED(rejected.add(window, walk_.dataset()));

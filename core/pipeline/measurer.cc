@@ -156,6 +156,12 @@ void Measurer::measure_image(const std::shared_ptr<Task>& task, std::size_t inde
   }
 }
 
+bool Measurer::is_to_look_again(const Hash128& key) {
+  if (!options_.looks_again) return false;
+  MutexLock lock(mu_);
+  return looked_again_.insert(key).second;  // as few as bad samples are
+}
+
 bool Measurer::measure_known(const std::shared_ptr<Task>& task, std::size_t index, std::size_t image) {
   MeasuredImage& measured = task->samples[index].picture(image);
   std::optional<Known> known;
@@ -163,6 +169,7 @@ bool Measurer::measure_known(const std::shared_ptr<Task>& task, std::size_t inde
     known = known_size(measured.key);
   } else if (const auto facts = options_.known->media(measured.key)) {
     if (!facts->bad.ok()) {
+      if (is_to_look_again(measured.key)) return false;
       part_done(task, index, static_cast<std::int32_t>(image), facts->bad);
       return true;
     }

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "base/hash.h"
@@ -49,6 +50,8 @@ struct MeasureOptions {
   /// What earlier runs learned is not read again, and what is learned here is kept there; null: this measurer remembers
   /// sizes for itself. With `on_row` every row is read all the same.
   KnownLengths* known = nullptr;
+  /// Media that earlier runs found bad are looked at again, each once: somebody may have put them in place since.
+  bool looks_again = false;
   std::size_t max_known_sizes = 1'000'000;  ///< remembered: about 80 bytes each
 };
 
@@ -95,6 +98,7 @@ class Measurer {
   void measure_sample(const std::shared_ptr<Task>& task, std::size_t index);
   Status read_row(MeasuredSample& sample, std::vector<MediaRef>& media) const;
   /// A picture whose size stands in memory or in the index. @return Whether it did.
+  bool is_to_look_again(const Hash128& key) STOKER_EXCLUDES(mu_);
   bool measure_known(const std::shared_ptr<Task>& task, std::size_t index, std::size_t image);
   Status finish_sample(Task& task, std::size_t index);
   void measure_image(const std::shared_ptr<Task>& task, std::size_t index, std::size_t image,
@@ -140,7 +144,8 @@ class Measurer {
   const std::shared_ptr<std::atomic<std::size_t>> whole_allowance_;
 
   mutable Mutex mu_;
-  std::vector<HeaderSize> header_sizes_ STOKER_GUARDED_BY(mu_);      // by source
+  std::vector<HeaderSize> header_sizes_ STOKER_GUARDED_BY(mu_);  // by source
+  std::unordered_set<Hash128> looked_again_ STOKER_GUARDED_BY(mu_);
   std::unordered_map<Hash128, Known> known_ STOKER_GUARDED_BY(mu_);  // bounded: emptied when full
 };
 

@@ -30,7 +30,9 @@ Pipeline::Pipeline(const LoaderSettings& settings, const Dataset& dataset, std::
       measurer_(settings, dataset, model, *fetcher_, workers_,
                 {.max_whole_bytes = settings.speed.memory_limit_bytes / kWholeShare,
                  .headers_refused = headers_refused(settings),
-                 .known = known}),
+                 .known = known,
+                 // A run that goes on must plan as it did before.
+                 .looks_again = start == PlanState{}}),
       exchange_(settings, std::move(fingerprint), start, clock),
       planner_(settings, cost_of(settings.output, *model), dataset, measurer_, exchange_, gate_, start, clock),
       preparer_(
