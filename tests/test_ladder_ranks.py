@@ -186,6 +186,21 @@ def test_a_rank_that_fails_ends_all_and_is_named(nasty: str, rank: int) -> None:
     assert time.monotonic() - started < 20
 
 
+def test_the_rank_that_failed_is_named_even_if_another_is_heard_first() -> None:
+    """Both have spoken before anybody listens: the one that was left alone, and the one that broke the barrier."""
+    from stoker.ladder import ranks
+
+    pipes = [multiprocessing.Pipe(duplex=False) for _ in range(2)]
+    pipes[1][1].send("an error")
+    running = {ours: rank for rank, (ours, _) in enumerate(pipes)}
+    alone = ranks._LeftAlone(30.0)
+    assert "rank 1 failed: an error" in str(ranks._first_failure(0, alone, running))
+    assert "rank 0 failed: the other ranks" in str(ranks._first_failure(0, alone, running))
+    for pair in pipes:
+        for end in pair:
+            end.close()
+
+
 def test_a_rank_that_hangs_is_given_up() -> None:
     with pytest.raises(RankFailedError, match="within 1 s"):
         run_ranks(job(FakeTaker(nasty="hang"), step_timeout_s=1.0), n_ranks=2, on_step=lambda _: None)

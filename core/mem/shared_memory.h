@@ -2,8 +2,8 @@
 
 #include <cstddef>
 
-#include "exec/owned_fd.h"
 #include "base/result.h"
+#include "exec/owned_fd.h"
 
 namespace stoker {
 

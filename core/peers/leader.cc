@@ -36,10 +36,12 @@ Result<std::unique_ptr<Leader>> Leader::listen(const Place& place, Nanos limit, 
   Mutex mu;
   std::condition_variable_any never;
   for (;;) {
-    STOKER_TRY(std::optional<OwnedFd> listener, listen_at(place.name));
-    if (listener) {
-      STOKER_TRY(std::optional<OwnedFd> desk, listen_at(place.desk));
-      return std::unique_ptr<Leader>(new Leader(place, std::move(*listener), std::move(desk), clock));
+    auto listener = listen_at(place.name);
+    if (!listener.ok()) return std::move(listener).status();
+    if (*listener) {
+      auto desk = listen_at(place.desk);
+      if (!desk.ok()) return std::move(desk).status();
+      return std::unique_ptr<Leader>(new Leader(place, *std::move(*listener), std::move(*desk), clock));
     }
     const std::string sentence = fmt::format(
         "{} prepares the same batches for the same peers (another loader that is still open, or an earlier attempt)",

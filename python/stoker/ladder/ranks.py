@@ -58,6 +58,16 @@ class RanksOutput:
     """By rank: what its loader says of itself."""
 
 
+@dataclass(frozen=True)
+class _LeftAlone:
+    """What a rank says whose barrier was broken, or waited for too long."""
+
+    timeout_s: float
+
+    def __str__(self) -> str:
+        return f"the other ranks did not come to the barrier within {self.timeout_s:.0f} s"
+
+
 def run_ranks(job: RankJob, *, n_ranks: int, on_step: Callable[[StepRecord], None]) -> RanksOutput:
     """Runs the ranks to the end; `on_step` is called in this thread for each step of each rank.
 
@@ -114,7 +124,19 @@ def _collect(
                 output.reports[rank] = message
                 del running[pipe]
             else:
-                raise RankFailedError(f"rank {rank} failed: {message}")
+                raise _first_failure(rank, message, running)
+
+
+def _first_failure(rank: int, message: str | _LeftAlone, running: dict[Connection, int]) -> RankFailedError:
+    """Whoever broke the barrier spoke before, so its word is there when that of a rank which was left alone is read."""
+    if isinstance(message, _LeftAlone):
+        for pipe, other in running.items():
+            with contextlib.suppress(EOFError, OSError):
+                while pipe.poll():
+                    found = pipe.recv()
+                    if isinstance(found, str):
+                        return RankFailedError(f"rank {other} failed: {found}")
+    return RankFailedError(f"rank {rank} failed: {message}")
 
 
 def _end(processes: list[SpawnProcess]) -> None:
@@ -151,7 +173,7 @@ def _rank_main(job: RankJob, rank: int, n_ranks: int, barrier: Barrier, pipe: Co
         pipe.send(_run_steps(job, rank, n_ranks, barrier, pipe))
     except threading.BrokenBarrierError:
         with contextlib.suppress(OSError):  # the rank that broke it says why; this is said only if none did
-            pipe.send(f"the other ranks did not come to the barrier within {job.step_timeout_s:.0f} s")
+            pipe.send(_LeftAlone(job.step_timeout_s))
     except Exception:
         # The word before the deed: breaking the barrier makes the other ranks speak, too, and the first is heard.
         with contextlib.suppress(OSError):
