@@ -27,6 +27,7 @@ from stoker.ladder.takers import TakerFactory
 
 __all__ = ["RankFailedError", "RankJob", "RanksOutput", "run_ranks"]
 
+_SLICE_S = 0.2  # of a wait
 _END_S = 1.0  # for a rank to end by itself before it is made to
 
 
@@ -106,7 +107,7 @@ def _collect(
     """Reads what the ranks send until each has sent all its steps."""
     running = dict(pipes)
     while running:
-        ready = multiprocessing.connection.wait(list(running), job.step_timeout_s)
+        ready = _wait(list(running), job.step_timeout_s)
         if not ready:
             raise RankFailedError(f"no rank has finished a step within {job.step_timeout_s:.0f} s")
         for pipe in ready:
@@ -125,6 +126,16 @@ def _collect(
                 del running[pipe]
             else:
                 raise _first_failure(rank, message, running)
+
+
+def _wait(pipes: list[Connection], timeout_s: float) -> list[object]:
+    """Waits in slices: a Ctrl-C between the interpreter's look at its signals and the system call ends no wait."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        left_s = max(0.0, deadline - time.monotonic())
+        ready = multiprocessing.connection.wait(pipes, min(left_s, _SLICE_S))
+        if ready or left_s <= _SLICE_S:
+            return list(ready)
 
 
 def _first_failure(rank: int, message: str | _LeftAlone, running: dict[Connection, int]) -> RankFailedError:
