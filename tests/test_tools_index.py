@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import signal
 import subprocess
 import sys
-import time
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -16,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from loader_data import DataSet, engine_threads, eventually, good_data, settings_for, small_model
+from interrupts import check_ctrl_c_ends_the_walk
+from loader_data import DataSet, eventually, good_data, settings_for, small_model
 from rich.console import Console
 from stoker import Settings, prepare
 from stoker.cli import app
@@ -190,22 +188,7 @@ def test_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
     run = tmp_path / "run.yaml"
     model = small_model(tmp_path / "model")
     run.write_text(yaml.safe_dump({"data": [{"manifest": str(tmp_path / "rows.jsonl")}], "model": str(model)}))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "stoker", "index", str(run)],
-        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    for _ in eventually(20):
-        if "stoker-walk" in engine_threads(process.pid):
-            break
-    assert "stoker-walk" in engine_threads(process.pid), "it is not at work: nothing is tested"
-    began = time.monotonic()
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=20)
-    assert process.returncode == 130, err
-    assert b"interrupted" in err
-    assert time.monotonic() - began < 2.5 + float(os.environ.get("STOKER_TEST_SLACK_S", "0"))
+    check_ctrl_c_ends_the_walk(["index", str(run)], tmp_path)
 
 
 def test_progress_says_rate_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -16,11 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from interrupts import check_ctrl_c_ends_the_walk
 from loader_data import (
     TOKENS_PER_PACK,
     DataSet,
-    engine_threads,
-    eventually,
     good_data,
     settings_for,
     small_model,
@@ -258,19 +252,4 @@ def test_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
             }
         )
     )
-    process = subprocess.Popen(
-        [sys.executable, "-m", "stoker", "plan", str(run), "--epochs", "100000"],
-        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    for _ in eventually(20):
-        if "stoker-walk" in engine_threads(process.pid):
-            break
-    assert "stoker-walk" in engine_threads(process.pid), "it is not at work: nothing is tested"
-    began = time.monotonic()
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=20)
-    assert process.returncode == 130, err
-    assert b"interrupted" in err
-    assert time.monotonic() - began < 2.5 + float(os.environ.get("STOKER_TEST_SLACK_S", "0"))
+    check_ctrl_c_ends_the_walk(["plan", str(run), "--epochs", "100000"], tmp_path)
