@@ -172,21 +172,17 @@ def test_a_changed_object_is_measured_anew_by_the_next_run(tmp_path: Path) -> No
         server.put("media", "3.png", encoded(picture(200, 128, 3), "PNG"))
         server.put("media", "5.png", encoded(picture(128, 128, 99), "PNG"))
 
-        def without_plans() -> dict[str, Any]:
-            """A run whose plan may differ from the one before."""
-            for digest in (tmp_path / "index" / "plans").rglob("*"):
-                if digest.is_file():
-                    digest.unlink()
+        def with_a_new_ledger() -> dict[str, Any]:
             (tmp_path / "index" / "ledger.jsonl").unlink(missing_ok=True)
             return run(settings)[1]
 
-        stale = without_plans()
+        stale = with_a_new_ledger()
         assert stale["fetch"]["header_requests"] == 0
         assert [line["code"] for line in ledger(settings)] == ["MEDIA_SIZE_MISMATCH"]
         assert stale["changed_media"] == 1
-        anew = without_plans()
+        anew = with_a_new_ledger()
         assert (anew["fetch"]["header_requests"], ledger(settings), anew["changed_media"]) == (2, [], 0)
-        assert without_plans()["fetch"]["header_requests"] == 0
+        assert with_a_new_ledger()["fetch"]["header_requests"] == 0
 
 
 def test_missing_media_are_remembered_only_while_they_are_few(tmp_path: Path) -> None:
@@ -201,8 +197,6 @@ def test_missing_media_are_remembered_only_while_they_are_few(tmp_path: Path) ->
     away.rename(data.folder / "images")
     _, report = run(settings.replace(index_dir=str(tmp_path / "other")))
     (tmp_path / "index" / "ledger.jsonl").unlink()
-    for digest in (tmp_path / "index" / "plans").rglob("window-*"):
-        digest.unlink()
     _, mounted = run(settings)
     assert mounted["samples_planned_bad"] == report["samples_planned_bad"] == 0
 
