@@ -11,6 +11,8 @@
 #include <tuple>
 #include <utility>
 
+#include "held.h"
+
 namespace nb = nanobind;
 
 namespace stoker {
@@ -20,21 +22,14 @@ using Answer = std::tuple<std::string, std::string, std::string, std::optional<d
 
 class PythonKeySource final : public KeySource {
  public:
-  explicit PythonKeySource(nb::callable ask) : ask_(ask.release()) {}
-  ~PythonKeySource() override {
-    if (!Py_IsInitialized()) return;  // the object went with the interpreter
-    const nb::gil_scoped_acquire locked;
-    ask_.dec_ref();
-  }
-  PythonKeySource(const PythonKeySource&) = delete;
-  PythonKeySource& operator=(const PythonKeySource&) = delete;
+  explicit PythonKeySource(nb::callable ask) : ask_(std::move(ask)) {}
 
   Result<SourcedKeys> get(bool afresh, std::stop_token stop) override {
     const nb::gil_scoped_acquire locked;
     if (stop.stop_requested()) return Status(Reason::kStopped, "no longer wanted");
     try {
       auto [id, secret, token, valid_for_s, provider] =
-          nb::cast<Answer>(ask_(afresh, nb::cpp_function([stop] { return stop.stop_requested(); })));
+          nb::cast<Answer>(ask_.get()(afresh, nb::cpp_function([stop] { return stop.stop_requested(); })));
       SourcedKeys got{{std::move(id), std::move(secret), std::move(token)}, std::nullopt, std::move(provider)};
       if (valid_for_s) {
         constexpr double kYear = 365.0 * 86400;  // nanoseconds would overflow after 292
@@ -49,18 +44,10 @@ class PythonKeySource final : public KeySource {
     }
   }
 
-  // Whoever ends a fetcher may hold the interpreter's lock, which the thread needs to come back.
-  void join(std::jthread& thread) override {
-    if (Py_IsInitialized() && PyGILState_Check()) {
-      const nb::gil_scoped_release unlocked;
-      thread.join();
-    } else {
-      thread.join();
-    }
-  }
+  void join(std::jthread& thread) override { join_unlocked(thread); }
 
  private:
-  const nb::handle ask_;  // owned; let go with the interpreter's lock
+  const Held ask_;
 };
 
 }  // namespace

@@ -7,32 +7,12 @@
 
 #include "base/clock.h"
 #include "bind.h"
+#include "held.h"
 
 namespace nb = nanobind;
 
 namespace stoker {
 namespace {
-
-/// A Python object that threads without the interpreter's lock may hold and drop.
-class Held {
- public:
-  explicit Held(nb::object object) : object_(std::move(object)) {}
-  ~Held() {
-    if (!Py_IsInitialized()) {
-      (void)object_.release();  // nothing to give it back to
-      return;
-    }
-    nb::gil_scoped_acquire lock;
-    object_.reset();
-  }
-  Held(const Held&) = delete;
-  Held& operator=(const Held&) = delete;
-
-  const nb::object& get() const { return object_; }
-
- private:
-  nb::object object_;
-};
 
 /// With the lock held. Errors of ours keep their reason.
 Status status_of(nb::python_error& error) {
