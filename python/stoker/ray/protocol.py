@@ -15,7 +15,7 @@ asks again; what ends the run comes back as `Ended`, whose `error()` is the erro
 ``take(client_id, first, n_mapped, wanted_step)``  packs from number `first` on, all of one step, at least one.
                                                    -> `StepHandles` | `NotYet` | `Ended`
 ``take_value(...)``                                the same with the payload inside (``handover: value``)
-``again(client_id, number, attempt, why)``         the payload of that attempt is lost. -> `PackHandle` | `NotYet` | `Ended`
+``again(client_id, number, attempt, why)``         that payload is lost. -> `PackHandle` | `NotYet` | `Ended`
 ``beat(beat)``                                     a sign of life, at least every third of ``rank_timeout_s``.
                                                    -> None | `Ended`
 ``leave(client_id, why)``                          this client takes no more; ``why`` is "" at a proper end. -> None
@@ -89,7 +89,7 @@ class Choices:
     """Workers to begin with."""
     min_workers: int = 1
     max_workers: int = 1
-    """Bounds within which their number follows the ranks' demand; all three are equal where the setting has a number."""
+    """Their number follows the ranks' demand within these; all three are equal where the setting has a number."""
     worker_cpus: float = 1.0
     worker_memory: int = 0
     """Bytes that Ray reserves for a worker; 0 = not reserved."""
