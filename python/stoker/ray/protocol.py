@@ -95,6 +95,8 @@ class Choices:
     """Bytes that Ray reserves for a worker; 0 = not reserved."""
     store_limit: int = 0
     """Bytes of packs alive in object stores over the cluster."""
+    pull_bytes: int = 0
+    """Bytes that a rank pulls ahead of the step that its trainer takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +119,8 @@ class Hello:
     """Hash by name of setting, of those that decide what comes out; a difference is told by its name."""
     version: str = ""
     """Of Stoker; equal in all processes."""
+    own_cpus: float = 0.0
+    """CPUs that Ray counts as taken by this process; 0 if Ray did not start it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
