@@ -34,13 +34,13 @@ namespace {
 
 using AnyArray = nb::ndarray<nb::numpy, nb::device::cpu>;  // whose __dlpack__ any library takes
 
-/// A DLPack view of one array of a batch; it keeps the block alive.
+/// A DLPack view of one array of a batch; it keeps the memory that it lies in alive.
 template <typename T>
 AnyArray view_of(const Batch& batch, std::size_t offset, std::initializer_list<std::size_t> shape) {
-  auto* keep = new std::shared_ptr<const Block>(batch.block);
+  auto* keep = new std::shared_ptr<const Block>(batch.block_at(offset));
   nb::capsule owner(keep, [](void* p) noexcept { delete static_cast<std::shared_ptr<const Block>*>(p); });
-  auto* data = const_cast<std::byte*>(batch.block->data() +
-                                      offset);  // DLPack has no const for torch; documented as not to be written
+  // DLPack has no const for torch; documented as not to be written.
+  auto* data = const_cast<std::byte*>(batch.at(offset));
   return AnyArray(data, shape, owner, {}, nb::dtype<T>());
 }
 

@@ -151,7 +151,7 @@ std::string digest_of(const Batch& batch) {
   Digest digest;
   for (const std::int64_t n : {s.tokens, s.samples, s.images, s.patches, std::int64_t{s.patch}}) digest.add_int(n);
   auto add = [&](std::size_t offset, std::int64_t n, std::size_t n_bytes_each) {
-    digest.add(batch.block->data() + offset, static_cast<std::size_t>(n) * n_bytes_each);
+    digest.add(batch.at(offset), static_cast<std::size_t>(n) * n_bytes_each);
   };
   add(at.image_patches, s.patches, static_cast<std::size_t>(s.patch_bytes()));
   add(at.input_ids, s.tokens, sizeof(std::int64_t));

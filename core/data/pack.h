@@ -50,6 +50,9 @@ struct PackLayout {
   std::size_t image_counts = 0;       ///< int32 (n)
   std::size_t video_counts = 0;       ///< int32 (n)
   std::size_t n_bytes = 0;            ///< of the whole block
+
+  /// The patches come first: of this many bytes, what follows is everything else.
+  std::size_t pixel_bytes() const { return input_ids; }
 };
 
 /// A pack while it is being written: typed pointers into a block that must outlive it.
@@ -118,18 +121,29 @@ struct BatchCounts {
   std::int64_t micro_batches_in_step = 0;
 };
 
-/// One finished pack. Its arrays live as long as `block`.
+/// One finished pack. Its arrays live as long as the block that they lie in.
 struct Batch {
   std::shared_ptr<const Block> block;
+  std::shared_ptr<const Block> pixels =
+      {};             ///< the patches, where they lie apart: `block` then has what is behind them
   PackShape shape;    ///< what is there
-  PackShape planned;  ///< what the block was laid out for; gives the offsets
+  PackShape planned;  ///< what the blocks were laid out for; gives the offsets
   std::int32_t max_seqlen = 0;
   BatchCounts counts;
 
   PackLayout layout() const { return PackLayout(planned); }
+  /// The block that an array of the layout lies in.
+  const std::shared_ptr<const Block>& block_at(std::size_t offset) const {
+    return pixels && offset < layout().pixel_bytes() ? pixels : block;
+  }
+  /// @param offset  Of the layout.
+  const std::byte* at(std::size_t offset) const {
+    const std::size_t n_apart = pixels ? layout().pixel_bytes() : 0;
+    return offset < n_apart ? pixels->data() + offset : block->data() + (offset - n_apart);
+  }
   template <typename T>
   const T* array(std::size_t offset) const {
-    return reinterpret_cast<const T*>(block->data() + offset);
+    return reinterpret_cast<const T*>(at(offset));
   }
 };
 

@@ -28,6 +28,18 @@ std::byte* map_block(std::size_t size) {
 
 }  // namespace
 
+std::shared_ptr<const Block> block_over(std::span<const std::byte> memory, std::shared_ptr<const void> owner) {
+  struct Kept {
+    Block block;
+    std::shared_ptr<const void> owner;
+  };
+  // A Block has no const pointer, a shared_ptr of a const one gives no other out.
+  auto* const data = const_cast<std::byte*>(memory.data());
+  auto kept = std::make_shared<const Kept>(Kept{Block(data, memory.size()), std::move(owner)});
+  const Block* const block = &kept->block;
+  return {std::move(kept), block};
+}
+
 std::size_t BlockPool::rounded(std::size_t n_bytes) {
   constexpr std::size_t kPage = 4096;
   n_bytes = std::max(n_bytes, kPage);

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <stop_token>
 #include <vector>
 
@@ -35,6 +36,10 @@ class Block {
   std::uint64_t id_;
   int fd_;
 };
+
+/// A finished pack's block over memory that comes from elsewhere, on a line of 64 bytes; `owner` keeps it. Never
+/// written to.
+std::shared_ptr<const Block> block_over(std::span<const std::byte> memory, std::shared_ptr<const void> owner);
 
 /// Whether other processes can map a pool's blocks.
 enum class BlockSharing : std::uint8_t { kPrivate, kShared };

@@ -176,5 +176,17 @@ TEST(BlockPool, RoundsByAtMostAnEighth) {
   }
 }
 
+TEST(BlockOver, KeepsItsOwnerAsLongAsItself) {
+  auto owner = std::make_shared<std::vector<std::byte>>(64, std::byte{7});
+  std::shared_ptr<const Block> block = block_over(*owner, owner);
+  EXPECT_EQ(block->data(), owner->data());
+  EXPECT_EQ(block->size(), 64U);
+  std::shared_ptr<const Block> other = block;
+  block.reset();
+  EXPECT_EQ(owner.use_count(), 2);
+  other.reset();
+  EXPECT_EQ(owner.use_count(), 1);
+}
+
 }  // namespace
 }  // namespace stoker

@@ -49,7 +49,7 @@ auto members(Is<Delivery> auto& m) {
   return std::tie(batch, n_samples, is_last_of_step, state_after, bad);
 }
 auto members(Is<Batch> auto& m) {
-  auto& [block, shape, planned, max_seqlen, counts] = m;
+  auto& [block, pixels, shape, planned, max_seqlen, counts] = m;
   return std::tie(shape, planned, max_seqlen, counts);
 }
 auto members(Is<PackShape> auto& m) {
