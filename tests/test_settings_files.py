@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
+import stoker
 import yaml
 from stoker import InvalidArgumentError, Settings, _core
 from stoker.plain_values import parse_bytes
@@ -85,10 +87,57 @@ def test_a_wrong_key_names_the_nearest_right_one(changes: dict[str, Any], named:
         ({"outage_limit_s": -1}, "outage_limit_s"),
         ({"outage_limit_s": float("nan")}, "outage_limit_s"),
         ({"outage_limit_s": "1m"}, "outage_limit_s"),
+        ({"ray": {"adress": "auto"}}, "`ray.address`"),
+        ({"ray": "ray://head:10001"}, "Ray Client"),
+        ({"ray": "head"}, "host:port"),
+        ({"ray": ""}, "ray.address"),
+        ({"ray": True}, "`ray`"),
+        ({"ray": {"run": "a b"}}, "ray.run"),
+        ({"ray": {"placement": "spred"}}, "auto, local, pack, spread"),
+        ({"ray": {"placement": {}}}, "ray.placement"),
+        ({"ray": {"placement": {"nodes": {"a": 1}}}}, "ray.placement"),
+        ({"ray": {"placement": {"resources": {}}}}, "ray.placement"),
+        ({"ray": {"placement": {"resources": {"a": 1}, "labels": {"b": "c"}}}}, "ray.placement"),
+        ({"ray": {"placement": {"resources": {"disk": 0}}}}, "ray.placement.resources.disk"),
+        ({"ray": {"placement": {"resources": {"disk": "1"}}}}, "ray.placement.resources.disk"),
+        ({"ray": {"placement": {"labels": {"zone": 1}}}}, "ray.placement.labels.zone"),
+        ({"ray": {"handover": "refrence"}}, "`reference`"),
+        ({"ray": {"retrieval": "layz"}}, "`lazy`"),
+        ({"ray": {"workers": 0}}, "ray.workers"),
+        ({"ray": {"worker_cpus": 0}}, "ray.worker_cpus"),
+        ({"ray": {"worker_memory": "some"}}, "some"),
+        ({"ray": {"store_limit": 0}}, "ray.store_limit"),
+        ({"ray": {"rank_timeout_s": 0}}, "ray.rank_timeout_s"),
+        ({"ray": {"runtime_env": "pip"}}, "ray.runtime_env"),
     ],
 )
 def test_a_value_that_does_not_fit_names_its_key(changes: dict[str, Any], named: str) -> None:
     assert named in refused(changes)
+
+
+def test_a_run_moves_to_ray_by_one_line() -> None:
+    here = Settings.from_dict(LEAST)
+    assert here.ray is None
+    assert here.to_dict()["ray"] is None
+    there = Settings.from_dict({**LEAST, "ray": "auto"})
+    assert there.ray == stoker.RaySettings(address="auto")
+    assert there == here.replace(ray="auto") == Settings.from_dict({**LEAST, "ray": {"address": "auto"}})
+    assert there.replace(ray=None) == here
+    assert Settings.from_dict({**LEAST, "ray": "10.0.0.1:6379"}).ray == stoker.RaySettings(address="10.0.0.1:6379")
+    assert hash(there) is not None
+
+
+@pytest.mark.parametrize(
+    "placement", ["spread", {"resources": {"disk": 0.5}}, {"labels": {"zone": "a", "kind": "cpu"}}], ids=str
+)
+def test_a_ray_section_comes_back_as_it_was(placement: Any) -> None:
+    section = {"placement": placement, "workers": 4, "store_limit": "2GiB", "runtime_env": {"env_vars": {"A": "hush"}}}
+    settings = Settings.from_dict({**LEAST, "ray": section})
+    assert Settings.from_dict(settings.to_dict()) == settings
+    assert settings.ray is not None
+    assert settings.ray.placement == placement
+    assert settings.replace(ray={"workers": "auto"}).ray == dataclasses.replace(settings.ray, workers="auto")
+    assert "hush" not in str(settings.to_dict(hide_secrets=True)) + repr(settings)
 
 
 @pytest.mark.parametrize("key", ["data", "model"])

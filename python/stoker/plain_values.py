@@ -52,6 +52,8 @@ def build(cls: type[Any], values: Any, where: str = "") -> Any:
 
 
 def _convert(hint: Any, value: Any, where: str) -> Any:
+    if hint is Any:
+        return value
     if dataclasses.is_dataclass(hint):
         return build(typing.cast("type[Any]", hint), value, where)
     origin, args = typing.get_origin(hint), typing.get_args(hint)
@@ -73,15 +75,21 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
         raise InvalidArgumentError(f"`{where}`: {value!r} is not served; {advice}", "SETTINGS")
     if origin in (types.UnionType, typing.Union):
         for option in args:
+            if dataclasses.is_dataclass(option) and isinstance(value, Mapping):
+                return _convert(option, value, where)
             try:
                 return _convert(option, value, where)
             except InvalidArgumentError:
                 continue
-        shown = ", ".join(
-            "nothing" if a is type(None) else getattr(a, "__name__", None) or str(typing.get_args(a)[0]) for a in args
-        )
+        shown = ", ".join(map(_shown_hint, args))
         raise InvalidArgumentError(f"`{where}`: {value!r} does not fit; it takes {shown}", "SETTINGS")
     return _convert_plain(hint, value, where)
+
+
+def _shown_hint(hint: Any) -> str:
+    if typing.get_origin(hint) is Literal:
+        return ", ".join(map(str, typing.get_args(hint)))
+    return "nothing" if hint is type(None) else getattr(hint, "__name__", str(hint))
 
 
 def _shown(value: Any, where: str) -> str:

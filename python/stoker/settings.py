@@ -12,6 +12,7 @@ from typing import Any, Literal, Self
 
 from stoker.errors import InvalidArgumentError
 from stoker.plain_values import SECRET, build, parse_bytes
+from stoker.ray_settings import RaySettings
 
 __all__ = [
     "BadSamples",
@@ -21,6 +22,7 @@ __all__ = [
     "Labels",
     "Media",
     "Pack",
+    "RaySettings",
     "Settings",
     "Speed",
     "Split",
@@ -357,6 +359,9 @@ class Settings:
     exchange_port: int = 0
     """``exchange: tcp``: the port of rank 0's service; 0: one of 16 from 20000 to 31999 that follow from the job."""
 
+    ray: RaySettings | None = None
+    """Batches come from a Ray cluster; see `RaySettings`. ``ray: auto``: from the one that this node belongs to."""
+
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Reads a YAML file. Relative paths in it are taken from its folder.
@@ -389,6 +394,8 @@ class Settings:
         Raises:
             InvalidArgumentError: As `load`.
         """
+        if isinstance(values, Mapping) and isinstance(address := values.get("ray"), str):
+            values = {**values, "ray": {"address": address}}
         made: Self = build(cls, values)
         return made._absolute(Path(base) if base is not None else Path.cwd())._checked()
 
@@ -407,6 +414,8 @@ class Settings:
         if hide_secrets:
             for name in SECRET:
                 values["storage"].pop(name)
+            if values["ray"] is not None:
+                values["ray"].pop("runtime_env")  # may hold variables of the environment
         return values
 
     def resolved_profile(self) -> dict[str, Any]:
@@ -535,6 +544,8 @@ class Settings:
             _require(0 < getattr(self.storage, name) <= 86400, f"storage.{name} must be above 0 and at most 86400")
         _require(0 <= self.storage.object_timeout_s <= 86400, "storage.object_timeout_s must be from 0 to 86400")
         _require(0 < parse_bytes(self.speed.memory_limit) < 2**48, "speed.memory_limit must be from 1 byte to 256 TiB")
+        if self.ray is not None:
+            self.ray.check()
         _require("://" not in self.cache.dir, "cache.dir must be a folder on a local disk")
         least = 1 if self.cache.dir else 0
         _require(
