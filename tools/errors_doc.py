@@ -34,7 +34,10 @@ ACTIONS = {
         "Something outside did not answer. The engine retries by itself, and no sample is given up for it; the error "
         "comes when that took too long. Resume from the last state once the cause is gone.",
     ),
-    "exhausted": ("ExhaustedError", "Over a limit of memory: raise `speed.memory_limit`, or make packs smaller."),
+    "exhausted": (
+        "ExhaustedError",
+        "Over a limit of memory: raise the limit that the message names, or make packs smaller.",
+    ),
     "cancelled": ("CancelledError", "The loader was closed or interrupted while something waited in it."),
     "internal": ("InternalError", "A bug of ours. Please report it with the message."),
 }
