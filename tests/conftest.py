@@ -6,9 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from ray_cluster import RayCluster
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -55,3 +60,14 @@ def case_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make = ROOT / "tools" / "cases" / "make_cases.py"
     subprocess.run([sys.executable, str(make), str(folder)], check=True, timeout=300)
     return folder
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[RayCluster]:
+    """A real Ray cluster of two nodes, for the whole session. A test leaves it as it found it."""
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'stoker[ray]'")
+    from ray_cluster import RayCluster
+
+    cluster = RayCluster()
+    yield cluster
+    cluster.close()
