@@ -256,7 +256,9 @@ def test_ranks_are_placed_by_the_sizes_of_the_dimensions(order: str) -> None:
         made = Topology.from_sizes(world_size=24, tp=2, cp=2, pp=2, order=order, rank=rank, ranks_per_node=8)
         dp = coordinates[:, names.index("dp")]
         here = [r for r in range(24) if dp[r] == dp[rank] and r // 8 == rank // 8]
-        assert made == Topology(dp_rank=dp[rank], dp_size=3, peer_rank=here.index(rank), peer_count=len(here))
+        assert made == Topology(
+            dp_rank=dp[rank], dp_size=3, peer_rank=here.index(rank), peer_count=len(here), peers_in_all=8
+        )
 
 
 def test_a_device_mesh_and_megatron_say_the_same() -> None:
@@ -291,6 +293,7 @@ def test_a_device_mesh_and_megatron_say_the_same() -> None:
     [
         (lambda: Topology(dp_rank=2, dp_size=2), "dp_rank 2 is not in"),
         (lambda: Topology(peer_rank=1), "peer_rank 1 is not in"),
+        (lambda: Topology(peer_count=4, peers_in_all=2), "peers_in_all 2 is less than"),
         (lambda: Topology.from_sizes(world_size=6, tp=4, rank=0), "no multiple of tp 4"),
         (lambda: Topology.from_sizes(world_size=8, order="tp-dp", rank=0), "must name tp, cp, dp and pp"),
         (lambda: Topology.from_sizes(world_size=8), "rank is None"),

@@ -32,6 +32,8 @@ class Topology:
     """This process among the peers *on its node*; 0 prepares."""
     peer_count: int = 1
     """Peers of this rank on its node, this process included."""
+    peers_in_all: int = 0
+    """Peers of this rank over all nodes; 0: they are all on one."""
     job: str = ""
     """Names the run, and its attempt, among others on the machine. Empty: what torchrun, SLURM or
     ``STOKER_JOB_ID`` say."""
@@ -44,6 +46,11 @@ class Topology:
             if not 0 <= value < size:
                 other = name.replace("rank", "size" if name == "dp_rank" else "count")
                 raise InvalidArgumentError(f"topology: {name} {value} is not in [0, {other} = {size})", "SETTINGS")
+        if self.peers_in_all and self.peers_in_all < self.peer_count:
+            raise InvalidArgumentError(
+                f"topology: peers_in_all {self.peers_in_all} is less than the peer_count {self.peer_count} of one node",
+                "SETTINGS",
+            )
 
     @classmethod
     def from_dp_ranks(
@@ -72,6 +79,7 @@ class Topology:
             dp_size=len(set(dp_ranks)),
             peer_rank=here.index(me),
             peer_count=len(here),
+            peers_in_all=dp_ranks.count(dp_ranks[me]),
             job=job,
         )
 
@@ -193,17 +201,15 @@ class Topology:
         Raises:
             InvalidArgumentError: If neither says anything.
         """
-        said = [os.environ.get(name, "") for name in _JOB_VARIABLES]
-        if self.job or not any(said):
-            if not self.job:
-                raise InvalidArgumentError(
-                    "topology.job: peers find each other by the name of the run, and neither torchrun "
-                    "(TORCHELASTIC_RUN_ID, MASTER_ADDR, MASTER_PORT) nor SLURM (SLURM_JOB_ID) nor STOKER_JOB_ID "
-                    "gives one",
-                    "SETTINGS",
-                )
-            return self.job
-        return "\n".join(said)
+        said = self.job or launched_job()
+        if not said:
+            raise InvalidArgumentError(
+                "topology.job: peers find each other by the name of the run, and neither torchrun "
+                "(TORCHELASTIC_RUN_ID, MASTER_ADDR, MASTER_PORT) nor SLURM (SLURM_JOB_ID) nor STOKER_JOB_ID "
+                "gives one",
+                "SETTINGS",
+            )
+        return said
 
 
 # What names a run, then what counts its attempts: a restarted process must not find one of the attempt before.
@@ -217,6 +223,12 @@ _JOB_VARIABLES = (
     "TORCHELASTIC_RESTART_COUNT",
     "SLURM_RESTART_COUNT",
 )
+
+
+def launched_job() -> str:
+    """What the launcher calls the run and its attempt; empty if there is none. For this package."""
+    said = [os.environ.get(name, "") for name in _JOB_VARIABLES]
+    return "\n".join(said) if any(said) else ""
 
 
 def _number(*names: str) -> int | None:

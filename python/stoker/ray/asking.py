@@ -1,0 +1,115 @@
+"""Questions to the coordinator, each with a time limit, so that a client never hangs with it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import ray
+from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError
+
+from stoker.errors import UnavailableError
+from stoker.ray.protocol import POLL_S, Ended, NotYet
+
+__all__ = ["SLICE_S", "Asker", "ClosedError", "StaleError"]
+
+SLICE_S = 0.1
+"""The longest wait that does not look at whether the client is being closed."""
+_RESEND_S = 0.25
+
+
+class ClosedError(Exception):
+    """The client is being closed."""
+
+
+class StaleError(Exception):
+    """The coordinator belongs to an attempt before this one."""
+
+
+class Asker:
+    """The coordinator, as one client asks it.
+
+    Args:
+        actor: Its handle.
+        name: Of it.
+        silence_s: It counts as lost after so long without an answer.
+        is_closing: Ends every question.
+
+    Threads: any.
+    """
+
+    def __init__(self, actor: Any, name: str, silence_s: float, is_closing: Callable[[], bool]) -> None:
+        self.actor = actor
+        self._name, self._silence_s, self._is_closing = name, silence_s, is_closing
+
+    def ask(
+        self,
+        call: Callable[[Any], Any],
+        *,
+        say: Callable[[str], None] | None = None,
+        is_outdated: Callable[[], bool] = lambda: False,
+    ) -> Any:
+        """Asks until the answer is something else than `NotYet`.
+
+        Args:
+            call: Calls a method of the actor it is given, and returns the reference.
+            say: Told what is waited for.
+            is_outdated: Whether the question would be another one by now; it is asked anew then.
+
+        Raises:
+            StokerError: What the coordinator answered, or COORDINATOR_LOST.
+            ClosedError: The client is being closed.
+            StaleError: It is the coordinator of an attempt before this one.
+        """
+        heard_at = time.monotonic()
+        while True:
+            try:
+                answer = self._once(call, is_outdated, heard_at)
+            except ActorUnavailableError as error:  # a connection; it may come back
+                if time.monotonic() - heard_at > self._silence_s:
+                    raise self.lost(error) from None
+                time.sleep(SLICE_S)
+                continue
+            except (RayActorError, GetTimeoutError) as error:
+                raise self.lost(error) from None
+            if answer is None or not isinstance(answer, _Outdated):
+                heard_at = time.monotonic()
+            if isinstance(answer, Ended):
+                raise answer.error()
+            if isinstance(answer, NotYet):
+                if answer.is_stale:
+                    raise StaleError
+                if say is not None:
+                    say(answer.waits_for)
+            elif not isinstance(answer, _Outdated):
+                return answer
+
+    def _once(self, call: Callable[[Any], Any], is_outdated: Callable[[], bool], heard_at: float) -> Any:
+        if self._is_closing():
+            raise ClosedError
+        ref, asked_at = call(self.actor), time.monotonic()
+        while True:
+            try:
+                return ray.get(ref, timeout=SLICE_S)
+            except GetTimeoutError:
+                now = time.monotonic()
+                if self._is_closing():
+                    raise ClosedError from None
+                if now - heard_at > POLL_S + self._silence_s:
+                    raise
+                if now - asked_at > _RESEND_S and is_outdated():
+                    return _Outdated()
+
+    def lost(self, error: Exception) -> UnavailableError:
+        """What the trainer is told of a coordinator that is gone."""
+        said = "has not answered" if isinstance(error, GetTimeoutError) else "has died"
+        return UnavailableError(
+            f"the coordinator {self._name} {said}, so that no more batches come. Restart all ranks and resume from the "
+            "last checkpoint; state_dict() still tells where delivery stands",
+            "COORDINATOR_LOST",
+        )
+
+
+class _Outdated:
+    """In place of an answer."""
