@@ -42,12 +42,13 @@ class _Server:
         )
         self._behave(Behaviour.from_dict(config["behaviour"]))
         self._port = int(config["port"])
+        self._host = str(config.get("host", "127.0.0.1"))
 
     async def listen(self) -> int:
         """Returns the port."""
         loop = asyncio.get_running_loop()
         server = await loop.create_server(
-            lambda: Connection(self._service.respond, self._meter, self._bucket), "127.0.0.1", self._port, backlog=1024
+            lambda: Connection(self._service.respond, self._meter, self._bucket), self._host, self._port, backlog=1024
         )
         port: int = server.sockets[0].getsockname()[1]
         return port

@@ -34,7 +34,7 @@ class StorageServerError(RuntimeError):
 
 
 class StorageServer:
-    """An S3-compatible server on loopback, in its own process.
+    """An S3-compatible server, on loopback unless told otherwise, in its own process.
 
     It starts with the ``with`` statement (or `start`), and ends with it, with `close`, or when this process ends in
     whatever way. Path-style addresses: ``endpoint_url/bucket/key``.
@@ -48,6 +48,7 @@ class StorageServer:
         secret_access_key: The other; by default drawn at random.
         session_token: If given, requests must carry it.
         port: 0 takes a free one.
+        host: Address to listen on; another than loopback is for the nodes of a virtual cluster.
 
     Threads: any.
     """
@@ -63,6 +64,7 @@ class StorageServer:
         secret_access_key: str | None = None,
         session_token: str | None = None,
         port: int = 0,
+        host: str = "127.0.0.1",
     ) -> None:
         self.region = region
         self.access_key_id = access_key_id
@@ -77,7 +79,9 @@ class StorageServer:
             "secret_access_key": self.secret_access_key,
             "session_token": session_token,
             "port": port,
+            "host": host,
         }
+        self._host = host
         self._port = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
@@ -146,7 +150,7 @@ class StorageServer:
     @property
     def endpoint_url(self) -> str:
         """Such as ``http://127.0.0.1:40123``."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self._host}:{self.port}"
 
     def settings(self) -> dict[str, Any]:
         """Returns the ``storage`` group of a run's settings that leads here."""
@@ -169,7 +173,7 @@ class StorageServer:
             credentials=self._credentials(),
             region=self.region,
             method="PUT",
-            host=f"127.0.0.1:{self.port}",
+            host=f"{self._host}:{self.port}",
             key_path=key_path,
             payload=body,
         )
@@ -228,7 +232,7 @@ class StorageServer:
     def _connection(self) -> http.client.HTTPConnection:
         connection: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
         if connection is None or connection.port != self.port:
-            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=_ANSWER_TIMEOUT_S)
+            connection = http.client.HTTPConnection(self._host, self.port, timeout=_ANSWER_TIMEOUT_S)
             self._local.connection = connection
         return connection
 
