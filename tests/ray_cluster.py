@@ -46,7 +46,7 @@ class RayNode:
 
     def __init__(self, node: Any) -> None:
         self._node = node
-        self.node_id: str = node.unique_id if isinstance(node.unique_id, str) else node.unique_id.hex()
+        self.node_id = str(node.node_id)
 
     def pids(self) -> list[int]:
         """All its processes, the workers too; of the head also those that serve the cluster."""

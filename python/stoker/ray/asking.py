@@ -103,10 +103,11 @@ class Asker:
 
     def lost(self, error: Exception) -> UnavailableError:
         """What the trainer is told of a coordinator that is gone."""
-        said = "has not answered" if isinstance(error, GetTimeoutError) else "has died"
+        why = str(error).strip().splitlines()[-1:] or [type(error).__name__]
+        said = "does not answer" if isinstance(error, GetTimeoutError) else f"has died: {why[0][:300]}"
         return UnavailableError(
-            f"the coordinator {self._name} {said}, so that no more batches come. Restart all ranks and resume from the "
-            "last checkpoint; state_dict() still tells where delivery stands",
+            "no more batches come. Restart all ranks and resume from the last checkpoint; state_dict() still tells "
+            f"where delivery stands. The coordinator {self._name} {said}",
             "COORDINATOR_LOST",
         )
 
