@@ -133,6 +133,9 @@ class Joined:
     why: dict[str, str]
     """A sentence for each choice."""
     rank_timeout_s: float
+    plan: tuple[str, ...] = ()
+    """Lines for people: who runs where."""
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +171,8 @@ class PackHandle:
     n_bytes: int
     """Of the payload, as it lies in the object store."""
     ref: list[Any]
-    """[ObjectRef of ``[pixels, tail]``], nested so that Ray does not fetch it on the way. Empty by value."""
+    """[ObjectRef of ``[pixels, tail]``], nested so that Ray does not fetch it on the way; empty by value. A small pack
+    has a third array, which pads it to what Ray keeps in an object store."""
     payload: tuple[Any, Any] | None = None
     """(pixels, tail) in ``handover: value``."""
     made_on: str
