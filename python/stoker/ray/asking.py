@@ -16,7 +16,6 @@ __all__ = ["SLICE_S", "Asker", "ClosedError", "StaleError"]
 
 SLICE_S = 0.1
 """The longest wait that does not look at whether the client is being closed."""
-_RESEND_S = 0.25
 
 
 class ClosedError(Exception):
@@ -43,19 +42,12 @@ class Asker:
         self.actor = actor
         self._name, self._silence_s, self._is_closing = name, silence_s, is_closing
 
-    def ask(
-        self,
-        call: Callable[[Any], Any],
-        *,
-        say: Callable[[str], None] | None = None,
-        is_outdated: Callable[[], bool] = lambda: False,
-    ) -> Any:
+    def ask(self, call: Callable[[Any], Any], *, say: Callable[[str], None] = lambda _: None) -> Any:
         """Asks until the answer is something else than `NotYet`.
 
         Args:
             call: Calls a method of the actor it is given, and returns the reference.
             say: Told what is waited for.
-            is_outdated: Whether the question would be another one by now; it is asked anew then.
 
         Raises:
             StokerError: What the coordinator answered, or COORDINATOR_LOST.
@@ -65,7 +57,7 @@ class Asker:
         heard_at = time.monotonic()
         while True:
             try:
-                answer = self._once(call, is_outdated, heard_at)
+                answer = self._once(call, heard_at)
             except ActorUnavailableError as error:  # a connection; it may come back
                 if time.monotonic() - heard_at > self._silence_s:
                     raise self.lost(error) from None
@@ -73,44 +65,34 @@ class Asker:
                 continue
             except (RayActorError, GetTimeoutError) as error:
                 raise self.lost(error) from None
-            if answer is None or not isinstance(answer, _Outdated):
-                heard_at = time.monotonic()
+            heard_at = time.monotonic()
             if isinstance(answer, Ended):
                 raise answer.error()
-            if isinstance(answer, NotYet):
-                if answer.is_stale:
-                    raise StaleError
-                if say is not None:
-                    say(answer.waits_for)
-            elif not isinstance(answer, _Outdated):
+            if not isinstance(answer, NotYet):
                 return answer
+            if answer.is_stale:
+                raise StaleError
+            say(answer.waits_for)
 
-    def _once(self, call: Callable[[Any], Any], is_outdated: Callable[[], bool], heard_at: float) -> Any:
+    def _once(self, call: Callable[[Any], Any], heard_at: float) -> Any:
         if self._is_closing():
             raise ClosedError
-        ref, asked_at = call(self.actor), time.monotonic()
+        ref = call(self.actor)
         while True:
             try:
                 return ray.get(ref, timeout=SLICE_S)
             except GetTimeoutError:
-                now = time.monotonic()
                 if self._is_closing():
                     raise ClosedError from None
-                if now - heard_at > POLL_S + self._silence_s:
+                if time.monotonic() - heard_at > POLL_S + self._silence_s:
                     raise
-                if now - asked_at > _RESEND_S and is_outdated():
-                    return _Outdated()
 
     def lost(self, error: Exception) -> UnavailableError:
         """What the trainer is told of a coordinator that is gone."""
-        why = str(error).strip().splitlines()[-1:] or [type(error).__name__]
-        said = "does not answer" if isinstance(error, GetTimeoutError) else f"has died: {why[0][:300]}"
+        why = (str(error).strip().splitlines()[-1:] or [type(error).__name__])[0].partition(" Some common causes")[0]
+        said = "does not answer" if isinstance(error, GetTimeoutError) else f"has died: {why[:300]}"
         return UnavailableError(
             "no more batches come. Restart all ranks and resume from the last checkpoint; state_dict() still tells "
             f"where delivery stands. The coordinator {self._name} {said}",
             "COORDINATOR_LOST",
         )
-
-
-class _Outdated:
-    """In place of an answer."""

@@ -134,15 +134,16 @@ class Coordinator:
     async def hello(self, hello: Hello) -> Joined | NotYet | Ended:
         """A client joins; answered once the run is open and all clients are here."""
         self._begin()
+        if self._roster.is_full_for(hello):
+            self._counters["stale_hellos"] += 1
+            return NotYet(
+                waits_for=f"the place of rank {hello.dp_rank} is taken by another process, of an earlier attempt",
+                is_stale=True,
+            )
         if self._ended is not None:
             return self._ended
         try:
-            if not self._roster.hello(hello, self._now()):
-                self._counters["stale_hellos"] += 1
-                return NotYet(
-                    waits_for=f"the place of rank {hello.dp_rank} is taken by another process, of an earlier attempt",
-                    is_stale=True,
-                )
+            self._roster.hello(hello, self._now())
         except StokerError as error:
             return self._end(error)
         self._plan_when_known()
@@ -236,8 +237,9 @@ class Coordinator:
         if (no := self._refusal(beat.client_id)) is not None:
             return no
         member = self._roster.members[beat.client_id]
-        member.heard_at = self._now()
+        self._roster.took(member, beat.n_mapped, beat.step, self._now())
         member.beat = beat
+        self._move_on(member.hello.dp_rank)
         return None
 
     async def leave(self, client_id: str, why: str = "") -> None:

@@ -114,10 +114,11 @@ def _comparable(value: Any, name: str) -> Any:
     return value
 
 
-def coordinator_name(settings: Settings, topology: Topology, hashes: Mapping[str, str]) -> str:
+def coordinator_name(settings: Settings, topology: Topology) -> str:
     """Of the actor, the same in all processes of the run: every loader of every attempt has another.
 
-    Loaders with the same settings are told apart by their number, so all ranks make theirs in the same order.
+    Loaders are told apart by their number, so all ranks make theirs in the same order. What differs in their settings
+    is told by name when they have met.
 
     Raises:
         InvalidArgumentError: If several processes are to find each other and nothing names the run.
@@ -137,9 +138,10 @@ def coordinator_name(settings: Settings, topology: Topology, hashes: Mapping[str
             "set ray.run, another one for every attempt",
             "SETTINGS",
         )
-    what = json.dumps([run, *launched, dict(hashes), topology.dp_size], sort_keys=True)
-    _made[what] += 1
-    digest = hashlib.blake2b(f"{what} {_made[what]}".encode(), digest_size=6).hexdigest()
+    what = json.dumps([run, *launched])
+    mine = f"{what} {topology.dp_rank} {topology.peer_rank}"  # one process may be several ranks
+    _made[mine] += 1
+    digest = hashlib.blake2b(f"{what} {_made[mine]}".encode(), digest_size=6).hexdigest()
     return f"stoker-{slug}-{digest}"
 
 

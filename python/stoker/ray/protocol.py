@@ -201,6 +201,8 @@ class Beat:
     """Step of the next batch that the trainer asks for."""
     wait_s: float = 0.0
     """Time the trainer waited in ``next()``."""
+    n_mapped: int = 0
+    """As in ``take``; with `step` what the coordinator would else hear with the next one."""
     n_delivered: int = 0
     held_bytes: int = 0
     """Mapped and not yet let go of by the trainer."""

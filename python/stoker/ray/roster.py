@@ -48,11 +48,18 @@ class Roster:
         """0 before anybody came."""
         return self._first.hello.dp_size if self._first is not None else 0
 
+    def is_full_for(self, hello: Hello) -> bool:
+        """Whether its place is taken by another process: it belongs to another attempt than this coordinator."""
+        if hello.client_id in self.members:
+            return False
+        place = (hello.dp_rank, hello.node_id, hello.peer_rank)
+        return place in self._places or len(self._of_rank.get(hello.dp_rank, ())) >= _n_clients(hello)
+
     def hello(self, hello: Hello, now: float) -> bool:
         """A client introduces itself, or asks again.
 
         Returns:
-            False if its place is taken by another process: it belongs to another attempt than this coordinator.
+            False, and nothing else happens, if `is_full_for` it.
 
         Raises:
             InvalidArgumentError: If it does not fit to those that came before; both are named, and what differs.
@@ -61,12 +68,11 @@ class Roster:
         if known is not None:
             known.heard_at = now
             return True
+        if self.is_full_for(hello):
+            return False
         member = Member(hello, now)
         if not 0 <= hello.dp_rank < hello.dp_size:
             raise InvalidArgumentError(f"{member.name}: dp_size is {hello.dp_size}", "SETTINGS")
-        place = (hello.dp_rank, hello.node_id, hello.peer_rank)
-        if place in self._places:
-            return False
         if self._first is None:
             self._first = member
         self._compare(member, self._first)
@@ -77,9 +83,7 @@ class Roster:
                 f"{_n_clients(of_rank[0].hello)}",
                 "PEER_MISMATCH",
             )
-        if len(of_rank) >= _n_clients(hello):
-            return False
-        self._places[place] = hello.client_id
+        self._places[hello.dp_rank, hello.node_id, hello.peer_rank] = hello.client_id
         self.members[hello.client_id] = member
         of_rank.append(member)
         return True
