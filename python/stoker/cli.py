@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -118,20 +119,75 @@ def demo(
 
 @app.command()
 def ladder(
-    run: Annotated[Path, typer.Argument(help="Settings file, such as run.yaml.", exists=True, dir_okay=False)],
+    run: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Settings file, such as run.yaml. On a virtual cluster it may be left out: data is made.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
     *,
     as_json: _Json = False,
-    rungs: _Rungs = None,
+    rungs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--rungs",
+            metavar="NAME[,NAME]",
+            help="Climb only these; a wrong name lists those that there are. Default: all.",
+        ),
+    ] = None,
     steps: _Steps = None,
-    ranks: _Ranks = 2,
-    gpus_per_rank: _Gpus = 8,
+    ranks: Annotated[
+        int | None,
+        typer.Option(
+            "--ranks",
+            min=1,
+            help="Ranks; they meet at a barrier every step. Default: 2; with --ray 1, and 4 times as many at the large "
+            "scale.",
+        ),
+    ] = None,
+    gpus_per_rank: Annotated[
+        int | None,
+        typer.Option("--gpus-per-rank", min=1, help="GPUs that each rank stands for. Default: 8; with --ray 1."),
+    ] = None,
     output: _Output = None,
+    on_ray: Annotated[
+        bool, typer.Option("--ray", help="Climb on a Ray cluster: by value and by reference, packed and spread.")
+    ] = False,
+    address: Annotated[
+        str, typer.Option("--address", help="The Ray cluster: auto for that of this node, or host:port.")
+    ] = "auto",
+    virtual_cluster: Annotated[
+        bool,
+        typer.Option(
+            "--virtual-cluster",
+            help="Make a cluster of network namespaces on this machine for it, with network cards so slow that they "
+            "bind and not this machine's cores. Needs root.",
+        ),
+    ] = False,
+    nodes: Annotated[int, typer.Option("--nodes", min=2, help="Of the virtual cluster.")] = 5,
+    nic_mbit: Annotated[
+        float | None,
+        typer.Option(
+            "--nic-mbit",
+            min=1,
+            help="Speed of each node's network card, in Mbit/s. Default: 200 on a virtual cluster, else what Ray's "
+            "label stoker-nic-gbit or the kernel says.",
+        ),
+    ] = None,
+    gpu_speed: Annotated[
+        float, typer.Option("--gpu-speed", min=0.01, help="Of each emulated GPU, in H100s; with --ray.")
+    ] = 1.0,
 ) -> None:
     """Climb the ladder on your own data and settings.
 
     The same rungs as `stoker demo`, with the data, model and storage that the settings name (credentials also from the
     environment, as usual). The ranks are emulated H100 GPUs that train Qwen3-VL-8B, so no GPU is needed. The last rung
     runs with the speed settings of the file. Nothing is written but the report.
+
+    With **--ray** the ranks stand on the nodes of a Ray cluster, and the rungs show what by value and by reference,
+    packed and spread, eager and lazy change, at small scale and with four times the ranks, and which bound holds.
     """
     import stoker
     from stoker.ladder.climb import Plan, rungs_from
@@ -140,6 +196,22 @@ def ladder(
 
     console = Console(stderr=as_json)
     with _errors_said():
+        if on_ray or virtual_cluster:
+            values: dict[str, Any] = {
+                "run": None if run is None else str(run.resolve()),
+                "output": str((output or (run.parent / "ladder" if run else Path("ladder"))).resolve()),
+                "steps": steps,
+                "n_ranks": ranks or 1,
+                "gpus_per_rank": gpus_per_rank or 1,
+                "gpu_speed": gpu_speed,
+                "address": address,
+                "nic_mbit_s": nic_mbit,
+                "as_json": as_json,
+            }
+            _climb_on_ray(values, rungs or [], virtual_nodes=nodes if virtual_cluster else 0)
+            return
+        if run is None:
+            raise _UserError("name a settings file, such as run.yaml; `stoker demo` makes data of its own")
         chosen = rungs_from(rungs or [])
         _check_packages(chosen)
         settings = stoker.Settings.load(run)
@@ -148,11 +220,33 @@ def ladder(
             python_serial=python_serial_of(settings),
             rungs=chosen,
             steps=steps,
-            n_ranks=ranks,
-            model=RankModel(n_gpus=gpus_per_rank),
+            n_ranks=ranks or 2,
+            model=RankModel(n_gpus=gpus_per_rank or 8),
             facts=lambda: {"settings": str(run)},
         )
         _climb(plan, console, output or run.parent / "ladder", as_json=as_json)
+
+
+def _climb_on_ray(values: dict[str, Any], rungs: list[str], *, virtual_nodes: int) -> None:
+    from stoker.demo.run import default_folder
+
+    try:
+        command = importlib.import_module("stoker.ray.ladder.command")
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        raise _UserError("a cluster needs Ray: pip install 'stoker[ray]'") from None
+    chosen = importlib.import_module("stoker.ray.ladder.rungs").rungs_from(rungs)
+    _check_packages(chosen)
+    options = command.ClusterOptions(rungs=chosen, data_folder=str(default_folder() / "data"), **values)
+    if virtual_nodes:
+        status = command.climb_on_virtual(options, n_nodes=virtual_nodes)
+        if status:
+            raise typer.Exit(status)
+        return
+    if options.run is None:
+        raise _UserError("name a settings file, such as run.yaml, whose data all nodes of the cluster can read")
+    command.climb_here(options)
 
 
 def _climb(plan: Any, console: Console, folder: Path, *, as_json: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from stoker.ladder.own import python_serial_of
 from stoker.settings import Settings
 from stoker.testing import Behaviour, Latency, StorageServer, StorageServerError
 
-__all__ = ["DemoOptions", "StorageServerError", "default_folder", "demo_settings", "served_plan"]
+__all__ = ["DemoOptions", "Served", "StorageServerError", "default_folder", "demo_settings", "served", "served_plan"]
 
 _BUCKET = "demo"
 _PREFIX = "chat/"
@@ -65,13 +65,34 @@ def demo_settings(
     }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """The data set in a storage server that is up."""
+
+    settings: Settings
+    facts: Callable[[], dict[str, Any]]
+    """What data and storage are, and what the storage has seen so far."""
+    bytes_sent: Callable[[], int]
+    """Of objects' bodies, so far."""
+
+
 @contextmanager
-def served_plan(options: DemoOptions, *, say: Any) -> Iterator[Plan]:
-    """Makes the data set, puts it into a storage server, and yields what is to be climbed there.
+def served(
+    options: DemoOptions,
+    *,
+    packs_per_step: int,
+    say: Any,
+    tokens_per_pack: int = _TOKENS_PER_PACK,
+    host: str = "127.0.0.1",
+) -> Iterator[Served]:
+    """Makes the data set, and puts it into a storage server.
 
     Args:
         options: What to do.
+        packs_per_step: Over all ranks.
         say: Called with (what is being done, part done, parts in all) now and then, from any thread.
+        tokens_per_pack: At most.
+        host: Address that the storage server listens at.
     """
     dataset = make_dataset(
         options.folder,
@@ -80,7 +101,7 @@ def served_plan(options: DemoOptions, *, say: Any) -> Iterator[Plan]:
         progress=lambda done, total: say("making pictures", done, total),
     )
     behaviour = Behaviour(latency=Latency(), seed=options.seed)
-    with StorageServer(behaviour=behaviour) as server:
+    with StorageServer(behaviour=behaviour, host=host) as server:
         server.put_folder(
             _BUCKET,
             dataset.folder,
@@ -88,47 +109,63 @@ def served_plan(options: DemoOptions, *, say: Any) -> Iterator[Plan]:
             progress=lambda done, total: say("putting objects", done, total),
         )
         server.reset_stats()
-        manifest = f"s3://{_BUCKET}/{_PREFIX}{dataset.manifest.name}"
         costs = options.folder.with_name(
             "costs.json"
         )  # of the model that the ranks stand for; the folder's is a tiny one
         QWEN3_VL_8B.write(costs)
-        settings = Settings.from_dict(
-            demo_settings(
-                manifest=manifest,
-                packs_per_step=options.n_ranks * options.gpus_per_rank,  # one micro-batch per GPU and step
-                seed=options.seed,
-                storage=server.settings(),
-                cost_file=str(costs),
-            )
+        values = demo_settings(
+            manifest=f"s3://{_BUCKET}/{_PREFIX}{dataset.manifest.name}",
+            packs_per_step=packs_per_step,
+            seed=options.seed,
+            storage=server.settings(),
+            cost_file=str(costs),
         )
+        values["pack"]["tokens_per_pack"] = tokens_per_pack
+        yield Served(
+            settings=Settings.from_dict(values),
+            facts=lambda: {
+                "data": _data_facts(dataset, tokens_per_pack),
+                "storage": {**_storage_facts(behaviour, host), **_seen_by(server)},
+            },
+            bytes_sent=lambda: int(server.stats()["body_bytes_sent"]),
+        )
+
+
+@contextmanager
+def served_plan(options: DemoOptions, *, say: Any) -> Iterator[Plan]:
+    """Makes the data set, puts it into a storage server, and yields what is to be climbed there.
+
+    Args:
+        options: What to do.
+        say: Called with (what is being done, part done, parts in all) now and then, from any thread.
+    """
+    # One micro-batch per GPU and step.
+    with served(options, packs_per_step=options.n_ranks * options.gpus_per_rank, say=say) as data:
         yield Plan(
-            settings=settings,
-            python_serial=python_serial_of(settings),
+            settings=data.settings,
+            python_serial=python_serial_of(data.settings),
             rungs=options.rungs,
             steps=options.steps,
             n_ranks=options.n_ranks,
             model=RankModel(n_gpus=options.gpus_per_rank),
-            facts=lambda: {
-                "data": _data_facts(dataset),
-                "storage": {**_storage_facts(behaviour), **_seen_by(server)},
-            },
+            facts=data.facts,
         )
 
 
-def _data_facts(dataset: Dataset) -> dict[str, Any]:
+def _data_facts(dataset: Dataset, tokens_per_pack: int) -> dict[str, Any]:
     return {
         "samples": dataset.n_samples,
         "pictures": dataset.n_pictures,
         "megapixels": round(dataset.n_pixels / 1e6, 1),
         "megabytes": round(dataset.n_bytes / 1e6, 1),
-        "tokens_per_pack": _TOKENS_PER_PACK,
+        "tokens_per_pack": tokens_per_pack,
     }
 
 
-def _storage_facts(behaviour: Behaviour) -> dict[str, Any]:
+def _storage_facts(behaviour: Behaviour, host: str) -> dict[str, Any]:
     latency = {} if behaviour.latency is None else asdict(behaviour.latency)
-    return {"what": "stoker.testing on loopback, latency per request drawn, never blocking others", **latency}
+    where = "on loopback" if host.startswith("127.") else f"at {host}"
+    return {"what": f"stoker.testing {where}, latency per request drawn, never blocking others", **latency}
 
 
 def _seen_by(server: StorageServer) -> dict[str, Any]:

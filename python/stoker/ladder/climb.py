@@ -92,6 +92,14 @@ class Plan:
         """Returns the number of steps of a rung, the first, which is not measured, included."""
         return 1 + (self.steps or RUNGS[name].steps)
 
+    def about(self, name: str) -> str:
+        """Returns what a rung is, in words."""
+        return RUNGS[name].about
+
+    def ranks_of(self, name: str) -> int:
+        """Returns the number of ranks that a rung feeds."""
+        return self.n_ranks
+
     @property
     def in_ladder_order(self) -> tuple[str, ...]:
         """The rungs, lowest first."""

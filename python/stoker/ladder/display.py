@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from rich import box
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from stoker.ladder.climb import RUNGS, Plan
 from stoker.ladder.result import RungResult, StepRecord, summarise
 
-__all__ = ["Display", "result_table"]
+__all__ = ["Display", "Shown", "result_table"]
 
 # Ten columns in 80 characters: what prints to a pipe gets no more.
 _COLUMNS = (
@@ -31,13 +30,30 @@ _COLUMNS = (
 _DIGEST_SHOWN = 7
 
 
+class Shown(Protocol):
+    """What the display must know of a plan."""
+
+    @property
+    def in_ladder_order(self) -> tuple[str, ...]:
+        """The rungs, lowest first."""
+
+    def about(self, name: str) -> str:
+        """Returns what a rung is, in words."""
+
+    def steps_of(self, name: str) -> int:
+        """Returns the number of a rung's steps, the first included."""
+
+    def ranks_of(self, name: str) -> int:
+        """Returns the number of ranks that a rung feeds."""
+
+
 class Display:
     """Listens to a climb. Use as a context manager.
 
     Threads: the climber's.
     """
 
-    def __init__(self, console: Console, plan: Plan) -> None:
+    def __init__(self, console: Console, plan: Shown) -> None:
         self._console = console
         self._plan = plan
         self._done: dict[str, RungResult] = {}
@@ -60,13 +76,13 @@ class Display:
     def rung_started(self, name: str) -> None:
         """A rung begins."""
         self._running, self._records = name, []
-        self._show(f"{name}: {RUNGS[name].about}; {self._plan.steps_of(name) - 1} steps after the first")
+        self._show(f"{name}: {self._plan.about(name)}; {self._plan.steps_of(name) - 1} steps after the first")
 
     def step_done(self, name: str, record: StepRecord) -> None:
         """One rank has finished a step; a line is shown when all have."""
         self._records.append(record)
         of_step = [r for r in self._records if r.step == record.step]
-        if len(of_step) == self._plan.n_ranks:
+        if len(of_step) == self._plan.ranks_of(name):
             wait_s = sum(r.wait_s for r in of_step) / len(of_step)
             train_s = sum(r.train_s for r in of_step) / len(of_step)
             n_samples = sum(r.n_samples for r in of_step)
@@ -100,7 +116,7 @@ class Display:
 
     def _running_cells(self, name: str) -> tuple[str, ...]:
         n_steps = self._plan.steps_of(name)
-        n_done = min(sum(r.rank == rank for r in self._records) for rank in range(self._plan.n_ranks))
+        n_done = min(sum(r.rank == rank for r in self._records) for rank in range(self._plan.ranks_of(name)))
         if n_done < 2:
             return (name, "starting" if n_done == 0 else f"0/{n_steps - 1}")
         so_far = summarise(name, [r for r in self._records if r.step < n_done], digest_steps=0)

@@ -25,7 +25,7 @@ from stoker.ladder.emulation import RankModel
 from stoker.ladder.result import StepRecord
 from stoker.ladder.takers import TakerFactory
 
-__all__ = ["RankFailedError", "RankJob", "RanksOutput", "run_ranks"]
+__all__ = ["RankFailedError", "RankJob", "RanksOutput", "run_ranks", "run_steps"]
 
 _SLICE_S = 0.2  # of a wait
 _END_S = 1.0  # for a rank to end by itself before it is made to
@@ -181,7 +181,7 @@ def _rank_main(job: RankJob, rank: int, n_ranks: int, barrier: Barrier, pipe: Co
     os.environ |= {"LOCAL_WORLD_SIZE": str(n_ranks), "LOCAL_RANK": str(rank), "RANK": str(rank)}
     os.environ |= {"WORLD_SIZE": str(n_ranks)}
     try:
-        pipe.send(_run_steps(job, rank, n_ranks, barrier, pipe))
+        pipe.send(run_steps(job, rank, n_ranks, meet=lambda: barrier.wait(job.step_timeout_s), tell=pipe.send))
     except threading.BrokenBarrierError:
         with contextlib.suppress(OSError):  # the rank that broke it says why; this is said only if none did
             pipe.send(_LeftAlone(job.step_timeout_s))
@@ -193,10 +193,23 @@ def _rank_main(job: RankJob, rank: int, n_ranks: int, barrier: Barrier, pipe: Co
         raise SystemExit(1) from None
 
 
-def _run_steps(job: RankJob, rank: int, n_ranks: int, barrier: Barrier, pipe: Connection) -> dict[str, object]:
-    """Sends a record per step; returns the loader's report."""
+def run_steps(
+    job: RankJob, rank: int, n_ranks: int, *, meet: Callable[[], object], tell: Callable[[StepRecord], object]
+) -> dict[str, object]:
+    """Does what an emulated rank does, in its process.
+
+    Args:
+        job: What every rank does.
+        rank: This one.
+        n_ranks: Of all.
+        meet: Returns when all ranks have called it as often as this one.
+        tell: Gets the record of each step.
+
+    Returns:
+        The loader's report.
+    """
     clock = time.perf_counter
-    barrier.wait(job.step_timeout_s)  # all are up
+    meet()  # all are up
     asked_at = clock()
     cpu_at = time.process_time()
     taker = job.make_taker(model=job.model, rank=rank, n_ranks=n_ranks)
@@ -208,7 +221,7 @@ def _run_steps(job: RankJob, rank: int, n_ranks: int, barrier: Barrier, pipe: Co
             digests = weighed.digests() if step < job.digest_steps else ()
             time.sleep(max(0.0, got_at + weighed.train_s - clock()))  # what weighing and digest took is part of it
             trained_at = clock()
-            barrier.wait(job.step_timeout_s)
+            meet()
             met_at = clock()
             cpu_now = time.process_time()
             record = StepRecord(
@@ -226,7 +239,7 @@ def _run_steps(job: RankJob, rank: int, n_ranks: int, barrier: Barrier, pipe: Co
             )
             del data, weighed  # as a trainer lets its last step go before it asks for the next
             asked_at, cpu_at = met_at, cpu_now
-            pipe.send(record)
+            tell(record)
         return taker.report()
     finally:
         taker.close()

@@ -41,7 +41,8 @@ def write_report(result: LadderResult, folder: Path) -> dict[str, Path]:
 
 def draw(result: LadderResult) -> str:
     """Returns the picture: per rung one bar, a whole training step, divided into training and waiting."""
-    left, width, row, top = 130, 430, 46, 44
+    left = max(130, 20 + round(7.4 * max(len(rung.name) for rung in result.rungs)))
+    width, row, top = 560 - left, 46, 44
     height = top + row * len(result.rungs) + 34
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 700 {height}" width="700" height="{height}" role="img" '

@@ -84,13 +84,15 @@ class LadderResult:
         return {**self.facts, "digests_agree": self.digests_agree, "rungs": [asdict(rung) for rung in self.rungs]}
 
 
-def summarise(name: str, records: Sequence[StepRecord], *, digest_steps: int) -> RungResult:
+def summarise(name: str, records: Sequence[StepRecord], *, digest_steps: int, any_rank: bool = False) -> RungResult:
     """Sums up a rung.
 
     Args:
         name: Of the rung.
         records: Every rank must have the same steps, at least two of them.
         digest_steps: The digest covers the first so many steps; 0: there is none.
+        any_rank: The digest leaves open which rank got which micro-batch of a step, so that it is the same for any
+            number of ranks that share the steps.
 
     Raises:
         ValueError: Ranks differ in their steps, or there is nothing to measure.
@@ -122,7 +124,7 @@ def summarise(name: str, records: Sequence[StepRecord], *, digest_steps: int) ->
         cpu_s=cpu_s,
         cpu_s_per_step=cpu_s / n_measured,
         cpu_ms_per_sample=1000 * cpu_s / max(1, n_samples),
-        digest=_digest(by_rank, min(digest_steps, n_steps)) if digest_steps > 0 else None,
+        digest=_digest(by_rank, min(digest_steps, n_steps), any_rank=any_rank) if digest_steps > 0 else None,
         digest_steps=min(digest_steps, n_steps),
     )
 
@@ -131,11 +133,14 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def _digest(by_rank: Sequence[Sequence[StepRecord]], n_steps: int) -> str:
+def _digest(by_rank: Sequence[Sequence[StepRecord]], n_steps: int, *, any_rank: bool) -> str:
     """Returns one value over (step, rank, micro-batch, digest) of the first steps."""
     total = hashlib.sha256()
     for step in range(n_steps):
-        for steps in by_rank:
-            for i, digest in enumerate(steps[step].digests):
-                total.update(f"{step} {steps[step].rank} {i} {digest}\n".encode())
+        of_step = [steps[step] for steps in by_rank]
+        lines = [f"{step} {r.rank} {i} {digest}" for r in of_step for i, digest in enumerate(r.digests)]
+        if any_rank:
+            lines = sorted(f"{step} {digest}" for r in of_step for digest in r.digests)
+        for line in lines:
+            total.update(f"{line}\n".encode())
     return total.hexdigest()[:16]
