@@ -13,10 +13,11 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
 
 from stoker import cost_commands, data_commands, plan_commands, storage_commands
 
-__all__ = ["app", "main"]
+__all__ = ["app", "main", "told"]
 
 app = typer.Typer(
     name="stoker",
@@ -334,7 +335,9 @@ def _preparing(console: Console) -> Iterator[Any]:
         yield say_bar
 
 
-def _told(command: Callable[..., None]) -> Callable[..., None]:
+def told(command: Callable[..., None]) -> Callable[..., None]:
+    """The command, with its errors said in a line and exit status 2."""
+
     @functools.wraps(command)
     def run(*args: Any, **options: Any) -> None:
         with _errors_said(data_commands.STATUS_NOT_DONE):
@@ -392,7 +395,34 @@ _EXAMPLES: dict[Callable[..., None], str] = {
 }
 for _command, _lines in _EXAMPLES.items():
     _epilog = "Examples:\n\n" + "\n\n".join(f"`{line.strip()}`" for line in _lines.split("\n\n"))
-    app.command(epilog=_epilog)(_told(_command))
+    app.command(epilog=_epilog)(told(_command))
+
+
+class _RayGroup(TyperGroup):
+    """Its commands are read when one is asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Their names."""
+        names: list[str] = self._group().list_commands(ctx)
+        return names
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """One of them."""
+        return self._group().get_command(ctx, cmd_name)
+
+    @functools.cache  # noqa: B019  one for the life of the process
+    def _group(self) -> Any:
+        from stoker.ray.commands import make_app
+
+        return typer.main.get_command(make_app())
+
+
+app.add_typer(
+    typer.Typer(cls=_RayGroup),
+    name="ray",
+    no_args_is_help=True,
+    help="Clusters for runs with `ray:` in their settings: start one, see whether it can serve, see what it does.",
+)
 
 
 def main() -> None:

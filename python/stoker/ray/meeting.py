@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import sys
 import threading
 import uuid
@@ -17,6 +18,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import ray
+from ray._private.services import canonicalize_bootstrap_address
 
 from stoker.errors import InvalidArgumentError, UnavailableError
 from stoker.ray.protocol import NAMESPACE
@@ -45,6 +47,8 @@ _DECIDING = (
 )
 _PATHS = ("manifest", "media_root", "model", "cost_file")
 
+_KNOCK_S = 10.0
+
 _made: Counter[str] = Counter()  # loaders of this process, by what their names begin with
 
 
@@ -61,14 +65,23 @@ def connect(address: str) -> None:
     try:
         with _own_sigterm(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            _knock(address)
             ray.init(address=address, log_to_driver=False, configure_logging=False)
     except Exception as error:  # Ray raises many kinds
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         where = os.environ.get("RAY_ADDRESS", "") or "on this node" if address == "auto" else address
         raise UnavailableError(
-            f"ray.address: {address}: no Ray cluster to connect to ({where}): {str(error).strip().splitlines()[0]} "
+            f"ray.address: {address}: no Ray cluster to connect to ({where}): {reason.rstrip('.')}. "
             "Start one with `ray start --head`, and join it on every other node of the trainer",
             "RAY",
         ) from error
+
+
+def _knock(address: str) -> None:
+    """Ray ends a process that asks for a cluster and gets no answer, so somebody must be there first."""
+    host, _, port = (canonicalize_bootstrap_address(address) or "").rpartition(":")
+    with socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK_S):
+        pass
 
 
 @contextmanager

@@ -32,6 +32,7 @@ from typing import Any, Self
 from stoker.errors import InvalidArgumentError, UnavailableError
 from stoker.ray.cluster import teardown
 from stoker.ray.cluster.teardown import Record
+from stoker.ray.placement import NIC_LABEL
 
 __all__ = ["NicBytes", "NodeSpec", "VirtualCluster", "VirtualNode", "missing_for_virtual"]
 
@@ -61,7 +62,7 @@ class NodeSpec:
     resources: Mapping[str, float] = field(default_factory=dict, hash=False)
     """Custom resources of Ray."""
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Node labels of Ray."""
+    """Node labels of Ray; ``stoker-nic-gbit`` is added to them."""
     cores: tuple[int, ...] = ()
     """Cores of the machine that its processes keep to; empty means all."""
     nice: int = 0
@@ -219,14 +220,22 @@ class VirtualCluster:
         Returns:
             The process; its id is the program's own. It ends with the cluster at the latest.
         """
-        name = node if isinstance(node, str) else node.name
-        spec = next((spec for spec in self._specs if spec.name == name), None)
-        if spec is None or self._record is None:
-            raise InvalidArgumentError(f"the virtual cluster has no node {name} that runs", "SETTINGS")
+        command = self.command_on(node, argv)
         environment = options.get("env") or os.environ
         # Nothing outside this machine reaches the cluster, so no token guards it; "auto" is the node's own Ray.
         options["env"] = {**{k: v for k, v in environment.items() if k != "RAY_ADDRESS"}, "RAY_AUTH_MODE": "disabled"}
-        return subprocess.Popen([*self._entry(spec), *argv], **options)
+        return subprocess.Popen(command, **options)
+
+    def command_on(self, node: VirtualNode | str, argv: Sequence[str]) -> list[str]:
+        """The command that `run_on` starts; its environment should have ``RAY_AUTH_MODE=disabled``."""
+        name = node if isinstance(node, str) else node.name
+        spec = next((spec for spec in self._specs if spec.name == name), None)
+        if spec is None or self._record is None:
+            names = ", ".join(spec.name for spec in self._specs)
+            raise InvalidArgumentError(
+                f"the virtual cluster has no node {name} that runs; its nodes: {names}", "SETTINGS"
+            )
+        return [*self._entry(spec), *argv]
 
     def nic_bytes(self) -> dict[str, NicBytes]:
         """What each node's card in the cluster's network has carried since it was made, by the node's name."""
@@ -332,6 +341,8 @@ class VirtualCluster:
         folder = Path(self._record.folder) / spec.name
         folder.mkdir()
         resources = ",".join(f'"{name}":{amount}' for name, amount in spec.resources.items())
+        nic = {} if spec.nic_mbit is None else {NIC_LABEL: f"{spec.nic_mbit / 1000:g}"}
+        labels = {**nic, **spec.labels}
         arguments = [
             *(
                 ["--head", f"--port={_PORT}", "--include-dashboard=false", "--no-monitor"]
@@ -345,7 +356,7 @@ class VirtualCluster:
             f"--resources={{{resources}}}",
             "--include-log-monitor=false",  # it would send what workers print to the drivers
             "--disable-usage-stats",
-            *([f"--labels={','.join(f'{k}={v}' for k, v in spec.labels.items())}"] if spec.labels else []),
+            *([f"--labels={','.join(f'{k}={v}' for k, v in labels.items())}"] if labels else []),
         ]
         said = folder.parent / f"{spec.name}.out"
         with said.open("wb") as out:
