@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -44,6 +45,7 @@ _TICK_S = 0.25
 _NODES_S = 5.0  # how often the cluster's nodes are looked at, beside the moments when something died
 _JOIN_LIMIT_S = 600.0  # until the last rank must have come
 _LAST_WORDS_S = 10.0  # after an error, for clients to hear of it
+_WORKERS_END_S = 3.0
 _MAX_CALLS = 1 << 14  # long polls at one time; each client has at most two
 _PACK_TOKEN_BYTES = 3100  # of a payload, at most
 _LEAST_BYTES = 100 << 10  # a smaller payload is padded
@@ -247,7 +249,7 @@ class Coordinator:
         member = self._roster.members.get(client_id)
         if member is None or member.has_left:
             return
-        member.has_left = True
+        self._roster.left(member)
         if why and self._ended is None and not self._roster.have_all_left():
             self._end(
                 UnavailableError(f"{member.name} ended: {why[:600]}. Resume all ranks from the last state", "RANK_LOST")
@@ -271,6 +273,7 @@ class Coordinator:
         placed = self._placed
         return {
             "run": self._name,
+            "pid": os.getpid(),
             "seconds": round(now - self._began, 1),
             "state": self._phase(),
             "ended": None if self._ended is None else str(self._ended.error()),
@@ -575,6 +578,7 @@ class Coordinator:
             return
         silent = roster.silent(now, timeout_s)
         if silent is not None:
+            roster.left(silent)
             raise UnavailableError(
                 f"nothing was heard of {silent.name} for {timeout_s:g} s (ray.rank_timeout_s): resume all ranks from "
                 "the last state",
@@ -647,13 +651,18 @@ class Coordinator:
         self._is_leaving = True
         if self._workforce is not None:
             self._workforce.end()
+            await self._workforce.ended(_WORKERS_END_S)
         self._shelf.clear()
         if self._planning is not None:
             await asyncio.to_thread(self._planning.stop)
         if self._engine is not None:
             await asyncio.to_thread(self._engine.close)
         await asyncio.sleep(0.2)  # answers that are on their way
-        ray.kill(ray.get_runtime_context().current_actor)
+        ray.get_runtime_context().current_actor.vanish.remote()  # which is quieter than a kill: Ray logs those
+
+    async def vanish(self) -> None:
+        """Ends this process; called by itself, since only a method can."""
+        ray.actor.exit_actor()
 
     # --- inside: waiting
 

@@ -42,6 +42,7 @@ class Roster:
     _places: dict[tuple[int, str, int], str] = field(default_factory=dict)
     _of_rank: dict[int, list[Member]] = field(default_factory=dict)
     _first: Member | None = None
+    _slowest: int = -2  # what `wanted_by_slowest` gave, or below that: not known
 
     @property
     def dp_size(self) -> int:
@@ -85,6 +86,7 @@ class Roster:
             )
         self._places[hello.dp_rank, hello.node_id, hello.peer_rank] = hello.client_id
         self.members[hello.client_id] = member
+        self._slowest = -2
         of_rank.append(member)
         return True
 
@@ -161,7 +163,10 @@ class Roster:
         """A client asked for packs, and said how far it is."""
         member.heard_at = now
         member.n_mapped = max(member.n_mapped, n_mapped)
-        member.wanted_step = max(member.wanted_step, wanted_step)
+        if wanted_step > member.wanted_step:
+            if member.wanted_step <= self._slowest:
+                self._slowest = -2
+            member.wanted_step = wanted_step
 
     def mapped_by_all(self, rank: int) -> int:
         """Packs of a rank that each of its clients has mapped."""
@@ -170,7 +175,14 @@ class Roster:
 
     def wanted_by_slowest(self) -> int:
         """The least step that any trainer wants next; -1 while one has not asked."""
-        return min((m.wanted_step for m in self.members.values() if not m.has_left), default=-1)
+        if self._slowest < -1:
+            self._slowest = min((m.wanted_step for m in self.members.values() if not m.has_left), default=-1)
+        return self._slowest
+
+    def left(self, member: Member) -> None:
+        """A client takes no more."""
+        member.has_left = True
+        self._slowest = -2
 
     def held_bytes(self) -> int:
         """Bytes that trainers have not let go of; peers of a node share them."""

@@ -353,7 +353,8 @@ class Scheduler:
             if worker.is_sacrificial or worker.worker_id == but_not or (home and worker.node_id != home):
                 continue
             ratio = self._ratio(worker)
-            is_slow = ratio > self._limits.slow_ratio
+            late_s = (worker.s_per_work - self._median) * task.work
+            is_slow = ratio > self._limits.slow_ratio and late_s > self._limits.slow_min_s
             has_fast = has_fast or not is_slow
             if len(worker.runs) >= self._places(worker, ratio):
                 continue
@@ -375,7 +376,7 @@ class Scheduler:
 
     @staticmethod
     def _places(worker: _Worker, ratio: float) -> int:
-        return worker.slots if ratio <= 1.5 else max(1, int(worker.slots * 1.5 / ratio))
+        return worker.slots if ratio <= 2 else max(1, int(worker.slots * 2 / ratio))
 
     def _start(self, task: Task, worker: _Worker, now: float, *, only: int = -1, is_second: bool = False) -> Run:
         run = Run(

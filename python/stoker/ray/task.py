@@ -23,6 +23,8 @@ class Limits:
     """A worker elsewhere is taken when one on the rank's node has so many times its load."""
     slow_ratio: float = 2.0
     """A worker that takes so many times the median makes only packs that are not wanted before it will be ready."""
+    slow_min_s: float = 0.25
+    """As long as it is later than others by no more than this, it is not slow."""
     straggler_ratio: float = 3.0
     """A pack that takes so many times the median is started a second time."""
     straggler_min_s: float = 1.0

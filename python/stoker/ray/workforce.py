@@ -84,6 +84,7 @@ class Workforce:
         self._has_opened = False
         self._waits: set[asyncio.Task[None]] = set()
         self._is_ended = False
+        self._going: list[Any] = []
         self.alive_nodes: frozenset[str] = frozenset()
         """Set by the coordinator."""
         self.deaths: deque[str] = deque(maxlen=16)
@@ -126,12 +127,20 @@ class Workforce:
 
     def end(self) -> None:
         """Ends all of them."""
+        if self._is_ended:
+            return
         self._is_ended = True
         for worker in self._workers.values():
-            _kill(worker.actor)
+            worker.actor.close.remote()  # what is being made ends within a second
+            self._going.append(worker.actor.__ray_terminate__.remote())  # Ray's log takes a kill for an accident
         self._workers.clear()
         for wait in self._waits:
             wait.cancel()
+
+    async def ended(self, limit_s: float) -> None:
+        """Waits until they are gone; what hangs longer dies with the coordinator."""
+        if self._going:
+            await asyncio.wait([asyncio.ensure_future(_gone(ref)) for ref in self._going], timeout=limit_s)
 
     def node_died(self, node_id: str) -> None:
         """What ran on a node is gone with it."""
@@ -318,10 +327,19 @@ def _kill(actor: Any) -> None:
         return
 
 
+async def _gone(ref: Any) -> None:
+    try:
+        await ref
+    except RayError:
+        return
+
+
 def _said(error: BaseException) -> str:
-    """What Ray says of an error, on one line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return "; ".join(lines)[:600] or type(error).__name__
+    """What Ray says of an error, on one line, without its general advice."""
+    text = " ".join(str(error).split())
+    for begin in ("The actor is dead because", "The actor died because"):
+        text = text[text.find(begin) :] if begin in text else text
+    return text.partition(" Some common causes include")[0][:400] or type(error).__name__
 
 
 def _is_of_node(error: BaseException) -> bool:
