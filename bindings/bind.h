@@ -31,6 +31,7 @@ void bind_media(nanobind::module_& m);
 void bind_source(nanobind::module_& m);
 void bind_manifest(nanobind::module_& m);
 void bind_plan(nanobind::module_& m);
+void bind_hand_over(nanobind::module_& m);
 void bind_loader(nanobind::module_& m);
 void bind_inspect(nanobind::module_& m);
 void bind_probe(nanobind::module_& m);

@@ -2,6 +2,7 @@
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
@@ -18,6 +19,7 @@
 
 #include "base/log.h"
 #include "bind.h"
+#include "engine/hand_over.h"
 #include "engine/loader.h"
 #include "exec/cpu.h"
 #include "key_source.h"
@@ -114,6 +116,12 @@ void bind_settings(nb::module_& m) {
           nb::kw_only(), "rank"_a, "count"_a, "job"_a, "The processes of this node that get the same batches.")
       .def_rw("index_dir", &LoaderSettings::index_dir)
       .def_rw("outage_limit_s", &LoaderSettings::outage_limit_s)
+      .def_rw("stall_warning_s", &LoaderSettings::stall_warning_s)
+      .def_rw("stall_limit_s", &LoaderSettings::stall_limit_s)
+      .def(
+          "set_hand_over",
+          [](LoaderSettings& s, std::shared_ptr<HandOver> hand_over) { s.hand_over = std::move(hand_over); },
+          "hand_over"_a, "Batches are put in from outside; nothing is opened, fetched or prepared here.")
       .def(
           "set_exchange",
           [](LoaderSettings& s, const std::string& kind, std::string job, std::string host, std::uint16_t port,
@@ -464,9 +472,10 @@ nb::dict report_dict(const LoaderReport& r) {
 }  // namespace
 
 void bind_loader(nb::module_& m) {
+  bind_state(m);
+  bind_hand_over(m);
   bind_settings(m);
   bind_batch(m);
-  bind_state(m);
   m.def("usable_cpus", &usable_cpus, "CPUs that this process may use: affinity and cgroup quota.");
   m.def(
       "drain_log",

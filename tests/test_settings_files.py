@@ -87,6 +87,8 @@ def test_a_wrong_key_names_the_nearest_right_one(changes: dict[str, Any], named:
         ({"outage_limit_s": -1}, "outage_limit_s"),
         ({"outage_limit_s": float("nan")}, "outage_limit_s"),
         ({"outage_limit_s": "1m"}, "outage_limit_s"),
+        ({"stall_warning_s": -1}, "stall_warning_s"),
+        ({"stall_limit_s": float("nan")}, "stall_limit_s"),
         ({"ray": {"adress": "auto"}}, "`ray.address`"),
         ({"ray": "ray://head:10001"}, "Ray Client"),
         ({"ray": "head"}, "host:port"),

@@ -52,6 +52,8 @@ class Feed {
   /// Of samples that no delivery carries; not empty only after the end, once.
   virtual LeftOver take_left_over() = 0;
   virtual std::optional<Stall> stall() { return std::nullopt; }
+  /// What the next delivery waits for, for people.
+  virtual std::string waits_for() const = 0;
   /// The loader itself ends the run, so that peers learn why.
   virtual void end_with(const Status& status) { (void)status; }
 

@@ -4,10 +4,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "base/hash.h"
 #include "base/log.h"
+#include "engine/hand_over.h"
+#include "engine/handed_feed.h"
 #include "engine/peer_feed.h"
 #include "engine/pipeline_feed.h"
 #include "exec/cpu.h"
@@ -69,6 +72,13 @@ peers::PixelFacts pixels_of(const qwen_vl::QwenVl& model) {
           .temporal_patch = image.temporal_patch};
 }
 
+Nanos from_seconds(double seconds) { return std::chrono::duration_cast<Nanos>(std::chrono::duration<double>(seconds)); }
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "this host";
+}
+
 }  // namespace
 
 Loader::Loader(LoaderSettings settings, const Clock& clock)
@@ -77,7 +87,7 @@ Loader::Loader(LoaderSettings settings, const Clock& clock)
 Result<std::unique_ptr<Loader>> Loader::create(LoaderSettings settings, const Clock& clock) {
   STOKER_CHECKED(check_settings(settings));
   std::unique_ptr<Loader> loader(new Loader(std::move(settings), clock));
-  if (loader->settings_.peers.rank == 0) {
+  if (loader->settings_.peers.rank == 0 && !loader->settings_.hand_over) {
     STOKER_TRY(loader->fetcher_, Fetcher::create(fetch_settings(loader->settings_), clock));
   }
   Loader* const raw = loader.get();
@@ -91,7 +101,9 @@ void Loader::open(std::stop_token stop) {
     MutexLock lock(mu_);
     progress_ = line;
   };
-  Status status = settings_.peers.rank == 0 ? open_engine(stop, say) : open_follower(stop, say);
+  Status status = settings_.hand_over         ? open_handed(stop, say)
+                  : settings_.peers.rank == 0 ? open_engine(stop, say)
+                                              : open_follower(stop, say);
   if (leader_ && !status.ok() && status.code() != Code::kCancelled) leader_->end(status);
   MutexLock lock(mu_);
   open_status_ = std::move(status);
@@ -130,6 +142,20 @@ Status Loader::open_engine(const std::stop_token& stop, const std::function<void
   known_ = std::make_unique<KnownLengths>(settings_, *dataset_, model_, stop);
   if (leader_) leader_->welcome({fingerprint_, pixels_});
   return {};
+}
+
+Status Loader::open_handed(const std::stop_token& stop, const std::function<void(std::string_view)>& say) {
+  while (!stop.stop_requested()) {
+    STOKER_TRY(std::optional<peers::Welcome> welcome,
+               settings_.hand_over->welcome_within(std::chrono::milliseconds(100)));
+    if (welcome) {
+      fingerprint_ = std::move(welcome->fingerprint);
+      pixels_ = welcome->pixels;
+      return {};
+    }
+    say(settings_.hand_over->line());
+  }
+  return Status(Reason::kStopped, "the loader was closed");
 }
 
 Status Loader::open_follower(const std::stop_token& stop, const std::function<void(std::string_view)>& say) {
@@ -268,7 +294,9 @@ Status Loader::start() {
   ledger_ = std::make_unique<Ledger>(settings_.bad_samples.ledger);
   MutexLock lock(life_mu_);
   STOKER_CHECKED(check_usable());
-  if (follower_) {
+  if (settings_.hand_over) {
+    feed_ = std::make_unique<HandedFeed>(settings_.hand_over, with_cursor(cursor_));
+  } else if (follower_) {
     feed_ = std::make_unique<FollowerFeed>(settings_, follower_, cursor_);
   } else {
     auto engine =
@@ -303,13 +331,16 @@ Result<std::optional<Batch>> Loader::take_within(std::chrono::milliseconds timeo
     MutexLock lock(told_mu_);
     meter_.next_begins(is_step_start_, clock_.now() - std::exchange(open_wait_, Nanos{0}));
     is_in_next_ = true;
+    waited_ = Nanos{0};
+    next_warning_ = from_seconds(settings_.stall_warning_s);
     if (is_step_start_) feed_->want_step(static_cast<std::int64_t>(cursor_.step));
   }
+  const Nanos began = clock_.now();
   auto taken = feed_->take_within(timeout);
   if (!taken.ok() || !*taken) {
     STOKER_CHECKED(write_left_over());
     if (!taken.ok()) return std::move(taken).status();
-    STOKER_CHECKED(check_stall());
+    if (!feed_->is_at_end()) STOKER_CHECKED(check_stall(clock_.now() - began));
     return std::optional<Batch>();
   }
   stalled_since_.reset();
@@ -325,9 +356,25 @@ Result<std::optional<Batch>> Loader::take_within(std::chrono::milliseconds timeo
   return std::optional<Batch>(std::move(item.delivery.batch));
 }
 
+/// The others of the job wait for this rank in their next collective, whose watchdog would end them with another story.
+Status Loader::check_stall(Nanos waited) {
+  STOKER_CHECKED(check_memory_stall());
+  waited_ += waited;
+  const bool is_over = settings_.stall_limit_s > 0 && waited_ >= from_seconds(settings_.stall_limit_s);
+  if (!is_over && (settings_.stall_warning_s <= 0 || waited_ < next_warning_)) return {};
+  next_warning_ = 2 * waited_;
+  std::string waits_for = feed_->waits_for();
+  std::string line = fmt::format("rank {} of {} on {} has waited {:.0f} s for its next batch, of step {}: {}",
+                                 settings_.dp_rank, settings_.dp_size, host_name(), to_seconds(waited_), cursor_.step,
+                                 waits_for.empty() ? "nobody says for what" : waits_for);
+  if (is_over) return Status(Reason::kDataStall, line + "; stall_limit_s ends the run here, resume from its state");
+  log(LogLevel::kWarning, line);
+  return {};
+}
+
 /// All memory may be in batches that the trainer holds, or a peer. Another thread of it may give some back, so that is
 /// said, and is an error only when it has lasted as long as an outage may.
-Status Loader::check_stall() {
+Status Loader::check_memory_stall() {
   const std::optional<Stall> stall = feed_->stall();
   if (!stall) {
     stalled_since_.reset();
@@ -440,6 +487,7 @@ Result<const Dataset*> Loader::manifests() const {
     if (!is_opened_ || !open_status_.ok()) return Status(Reason::kState, "the loader is not open");
   }
   if (dataset_) return &*dataset_;
+  if (settings_.hand_over) return Status(Reason::kState, "batches come from elsewhere: ask there for the origin");
   MutexLock lock(describe_mu_);
   if (!described_) {
     STOKER_TRY(const std::unique_ptr<Fetcher> fetcher, Fetcher::create(fetch_settings(settings_), clock_));
@@ -464,7 +512,7 @@ LoaderReport Loader::report() const {
       out.peers = feed_->peers();
     }
   }
-  if (settings_.output.user_code) {
+  if (settings_.output.user_code && !settings_.hand_over) {
     const StageClock& clock = settings_.output.user_code->clock();
     out.user_code = {.busy_s = static_cast<double>(clock.busy_ns.get()) * 1e-9,
                      .wait_s = static_cast<double>(clock.wait_in_ns.get()) * 1e-9,
@@ -493,6 +541,7 @@ void Loader::close() {
   if (feed_) feed_->stop();  // not destroyed: the trainer's thread may be in it
   if (leader_) leader_->close();
   if (follower_) follower_->close();
+  if (settings_.hand_over) settings_.hand_over->close();
   service_.reset();
 }
 

@@ -106,6 +106,7 @@ class Loader {
   explicit Loader(LoaderSettings settings, const Clock& clock);
   void open(std::stop_token stop) STOKER_EXCLUDES(mu_);
   Status open_engine(const std::stop_token& stop, const std::function<void(std::string_view)>& say);
+  Status open_handed(const std::stop_token& stop, const std::function<void(std::string_view)>& say);
   Status open_follower(const std::stop_token& stop, const std::function<void(std::string_view)>& say);
   peers::Place place() const;
   Status check_usable() const;
@@ -113,7 +114,8 @@ class Loader {
   Result<std::optional<Batch>> take_within(std::chrono::milliseconds timeout);
   Status account(const peers::Delivery& delivery) STOKER_EXCLUDES(told_mu_);
   Status write_left_over() STOKER_EXCLUDES(told_mu_);
-  Status check_stall();
+  Status check_stall(Nanos waited);
+  Status check_memory_stall();
   Result<const Dataset*> manifests() const STOKER_EXCLUDES(describe_mu_);
   std::string make_fingerprint(const std::string& data, const std::string& model) const;
   LoaderState with_cursor(const PlanState& cursor) const;
@@ -130,7 +132,7 @@ class Loader {
   std::string progress_ STOKER_GUARDED_BY(mu_);
 
   std::shared_ptr<const qwen_vl::QwenVl> model_;  // written by the opening thread, read after is_opened_
-  std::optional<Dataset> dataset_;                // absent in a follower
+  std::optional<Dataset> dataset_;                // absent where another process prepares
   std::unique_ptr<KnownLengths> known_;
   std::string fingerprint_;
   peers::PixelFacts pixels_;
@@ -151,7 +153,9 @@ class Loader {
   bool has_started_ = false;
   bool is_step_start_ = true;
   bool is_in_next_ = false;
-  Nanos open_wait_{0};  // part of the cold start
+  Nanos open_wait_{0};     // part of the cold start
+  Nanos waited_{0};        // for the batch that is due, in next_within()
+  Nanos next_warning_{0};  // when that wait is told of
   std::optional<Nanos> stalled_since_;
   bool is_stall_told_ = false;
   PlanState cursor_;

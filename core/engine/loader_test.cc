@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "data/pack.h"
+#include "data/pack_wire.h"
+#include "engine/hand_over.h"
 #include "engine/small_model_for_test.h"
 #include "media/encode_for_test.h"
 
@@ -163,6 +165,44 @@ TEST_F(LoaderTest, AFiniteOrderGivesEveryGoodRowOnceAndALineForEveryBadOne) {
   EXPECT_EQ(report.bad.at(Reason::kJsonSyntax), 1);
   EXPECT_TRUE(loader->next_within(milliseconds(0)).ok());
   EXPECT_TRUE(loader->is_at_end());
+}
+
+/// What a coordinator and a worker would send of a batch.
+Status hand_on(const Batch& batch, const PlanState& after, HandOver& to) {
+  peers::Pack pack{.block_bytes = batch.layout().n_bytes, .delivery = {.batch = batch}};
+  pack.delivery.batch.block = nullptr;
+  pack.delivery.is_last_of_step = batch.counts.micro_batch + 1 == batch.counts.micro_batches_in_step;
+  pack.delivery.state_after = after;
+  STOKER_TRY(const std::string tail, squeeze(batch));
+  return to.put(peers::encode(pack), block_over(pixels_of(batch), batch.block), tail);
+}
+
+TEST_F(LoaderTest, BatchesThatAreHandedOnAreTheSame) {
+  LoaderSettings here = settings();
+  here.output.epochs = 2;
+  auto maker = opened(here);
+  auto there = here;
+  there.hand_over = std::make_shared<HandOver>();
+  there.output.model = there.output.data[0].manifest = "/nowhere";
+  auto loader = Loader::create(there);
+  ASSERT_TRUE(loader.ok());
+  ASSERT_TRUE(
+      there.hand_over->welcome(peers::encode(peers::Welcome{maker->state()->fingerprint, maker->pixels()})).ok());
+  ASSERT_TRUE(*(*loader)->open_within(milliseconds(10000)));
+  ASSERT_TRUE((*loader)->next_within(milliseconds(0)).ok());
+  int n = 0;
+  while (const auto batch = next(*maker)) {
+    ++n;
+    ASSERT_TRUE(hand_on(*batch, maker->state()->cursor, *there.hand_over).ok());
+    const auto same = next(**loader);
+    ASSERT_TRUE(same);
+    EXPECT_EQ(digest_of(*same), digest_of(*batch));
+    EXPECT_EQ(same->max_seqlen, batch->max_seqlen);
+    EXPECT_EQ(same->counts.target_tokens, batch->counts.target_tokens);
+    EXPECT_EQ((*loader)->state()->cursor, maker->state()->cursor);
+    EXPECT_EQ((*loader)->state()->fingerprint, maker->state()->fingerprint);
+  }
+  EXPECT_GT(n, 10);
 }
 
 TEST_F(LoaderTest, EndsAnywhere) {

@@ -28,6 +28,7 @@ class LeaderFeed final : public Feed {
   bool is_at_end() const override { return is_at_end_; }
   LeftOver take_left_over() override STOKER_EXCLUDES(mu_);
   std::optional<Stall> stall() override STOKER_EXCLUDES(mu_);
+  std::string waits_for() const override { return engine_->waits_for(); }
   void end_with(const Status& status) override { leader_->end(status); }
   void stop() override STOKER_EXCLUDES(stop_mu_, mu_);
   std::optional<PipelineSnapshot> snapshot() const override;
@@ -65,6 +66,7 @@ class FollowerFeed final : public Feed {
   Result<std::optional<Item>> take_within(std::chrono::milliseconds timeout) override;
   bool is_at_end() const override { return follower_->is_at_end(); }
   LeftOver take_left_over() override { return {{}, follower_->take_left_over()}; }
+  std::string waits_for() const override { return "peer 0 of this node, which prepares the batches"; }
   void stop() override { follower_->close(); }
   std::optional<PeerReport> peers() const override;
 

@@ -19,6 +19,7 @@ class PipelineFeed final : public Feed {
   bool is_at_end() const override { return pipeline_->is_at_end(); }
   LeftOver take_left_over() override;
   std::optional<Stall> stall() override;
+  std::string waits_for() const override { return pipeline_->waits_for(); }
   void stop() override { pipeline_->stop(); }
   std::optional<PipelineSnapshot> snapshot() const override { return pipeline_->snapshot(); }
   BlockPool& blocks() { return pipeline_->blocks(); }

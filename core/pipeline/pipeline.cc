@@ -1,5 +1,7 @@
 #include "pipeline/pipeline.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -123,6 +125,19 @@ bool Pipeline::waits_for_held_memory() const {
   const std::int64_t n_admitted = preparer_.admit_clock().items.get();
   return budget_->n_waiting() > 0 && finished_.get() == n_admitted &&
          static_cast<std::uint64_t>(n_admitted) == next_sequence_;
+}
+
+std::string Pipeline::waits_for() const {
+  const bool is_preparing = preparer_.admit_clock().items.get() > finished_.get();
+  const std::optional<PendingFetch> fetch = fetcher_->first_pending();
+  if (fetch) {
+    return fmt::format("{}: {}, asked for {:.0f} s ago ({} requests have no answer yet)",
+                       is_preparing ? "stage fetch" : "stage plan, which reads headers and rows", fetch->url,
+                       to_seconds(clock_.now() - fetch->since), fetch->n_pending);
+  }
+  if (is_preparing) return "stage prepare: everything is fetched, the CPU threads decode";
+  if (budget_->n_waiting() > 0) return "stage admit: no memory is free";
+  return "stage plan: no request is under way from here; perhaps other ranks have not told what they measure";
 }
 
 void Pipeline::stop() {

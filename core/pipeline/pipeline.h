@@ -79,6 +79,8 @@ class Pipeline {
   std::vector<LedgerEntry> take_left_over() STOKER_EXCLUDES(mu_);
   /// True once take_within() has given everything of a finite order.
   bool is_at_end() const { return is_at_end_; }
+  /// What the next pack waits for, for people: a stage, and of fetching the reference. Threads: any.
+  std::string waits_for() const;
   /// Nothing moves until memory comes back, and all of it is in packs that were taken.
   bool waits_for_held_memory() const;
   BlockPool& blocks() { return *blocks_; }

@@ -26,6 +26,8 @@
 
 namespace stoker {
 
+class HandOver;  // engine/hand_over.h
+
 /// Whether `width` and `height` in a row are believed, or the media's header is read all the same.
 enum class RowSizes : std::uint8_t { kTrust, kIgnore };
 /// What happens to a picture whose object is no longer the one whose header was read, but has the same size.
@@ -109,11 +111,14 @@ struct LoaderSettings {
   CacheSettings cache;
   FetchTimeouts timeouts;
   double outage_limit_s = 600;
+  double stall_warning_s = 60;  ///< a wait for one batch that is told of; 0: never
+  double stall_limit_s = 570;   ///< a wait for one batch that ends the run with DATA_STALL; 0: never
   std::string index_dir;
   ExchangeSettings exchange;  ///< how ranks tell each other what they measured
   std::int32_t dp_rank = 0;
   std::int32_t dp_size = 1;
   PeerSettings peers;
+  std::shared_ptr<HandOver> hand_over;  ///< batches come from elsewhere; null: from an engine of this process
 };
 
 }  // namespace stoker

@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <new>
 #include <utility>
@@ -121,8 +122,10 @@ class Fetcher::Impl {
   void stop() STOKER_EXCLUDES(stop_mu_);
   void set_concurrency(int concurrency);
   FetchStats stats() const;
+  std::optional<PendingFetch> first_pending() const STOKER_EXCLUDES(pending_mu_);
 
  private:
+  FetchDone noted(const FetchRequest& request, std::uint64_t sequence, FetchDone done) STOKER_EXCLUDES(pending_mu_);
   void answer(std::unique_ptr<Job> job, Result<FetchedObject> result);
   void count(const Result<FetchedObject>& result);
   void answer_followers(std::vector<SharedRead::Follower> followers, const Result<FetchedObject>& result);
@@ -150,6 +153,14 @@ class Fetcher::Impl {
 
   std::atomic<std::uint64_t> n_sequence_{0};
   std::atomic<bool> is_closing_{false};  // written by stop
+
+  struct Pending {
+    std::string url;
+    Nanos since;
+  };
+  mutable Mutex pending_mu_;
+  std::map<std::pair<std::uint64_t, std::uint64_t>, Pending> pending_
+      STOKER_GUARDED_BY(pending_mu_);  // by priority, then order of submission
 
   Mutex stop_mu_;
   bool is_stopped_ STOKER_GUARDED_BY(stop_mu_) = false;
@@ -211,8 +222,8 @@ Status Fetcher::Impl::start() {
 void Fetcher::Impl::submit(FetchRequest request, FetchDone done) {
   counters_.n_submitted.add(1);
   auto job = std::make_unique<Job>();
-  job->done = std::move(done);
   job->sequence = n_sequence_.fetch_add(1, std::memory_order_relaxed);
+  job->done = noted(request, job->sequence, std::move(done));
   Result<Location> at = parse_location(request.url);
   job->request = std::move(request);
   if (!at.ok()) return answer(std::move(job), std::move(at).status());
@@ -224,6 +235,29 @@ void Fetcher::Impl::submit(FetchRequest request, FetchDone done) {
   }
   if (&lane == &network_ && cache_ && job->request.is_media) return cache_->push(std::move(job));
   lane.push(std::move(job));
+}
+
+FetchDone Fetcher::Impl::noted(const FetchRequest& request, std::uint64_t sequence, FetchDone done) {
+  const std::pair key(request.priority, sequence);
+  std::string url = shown_media(request.url);
+  {
+    MutexLock lock(pending_mu_);
+    pending_.emplace(key, Pending{std::move(url), clock_.now()});
+  }
+  return [this, key, done = std::move(done)](Result<FetchedObject> result) {
+    {
+      MutexLock lock(pending_mu_);
+      pending_.erase(key);
+    }
+    done(std::move(result));
+  };
+}
+
+std::optional<PendingFetch> Fetcher::Impl::first_pending() const {
+  MutexLock lock(pending_mu_);
+  if (pending_.empty()) return std::nullopt;
+  const Pending& first = pending_.begin()->second;
+  return PendingFetch{first.url, first.since, pending_.size()};
 }
 
 void Fetcher::Impl::answer(std::unique_ptr<Job> job, Result<FetchedObject> result) {
@@ -320,6 +354,7 @@ void Fetcher::submit(FetchRequest request, FetchDone done) { impl_->submit(std::
 void Fetcher::stop() { impl_->stop(); }
 void Fetcher::set_concurrency(int concurrency) { impl_->set_concurrency(concurrency); }
 FetchStats Fetcher::stats() const { return impl_->stats(); }
+std::optional<PendingFetch> Fetcher::first_pending() const { return impl_->first_pending(); }
 
 Result<FetchedObject> Fetcher::fetch(FetchRequest request, std::stop_token stop) {
   // Shared: when the caller is stopped first, the answer still finds a place to go.

@@ -123,6 +123,13 @@ struct FetchStats {
   std::optional<CacheStats> cache;
 };
 
+/// A request without an answer yet, one that waits for its turn or its next try included.
+struct PendingFetch {
+  std::string url;  ///< as people may see it
+  Nanos since{0};   ///< its submission
+  std::size_t n_pending = 0;
+};
+
 /// Reads objects from files, S3 and HTTP servers: many requests in flight on a few threads, in the order of the plan.
 ///
 /// Network reads of the same bytes that are wanted at the same time are asked for once (unless the later comer stands
@@ -162,6 +169,8 @@ class Fetcher {
   /// Takes effect at once for what has not started. Clamped to [1, 16384].
   void set_concurrency(int concurrency);
   FetchStats stats() const;
+  /// Of the requests without an answer the one that is first in the plan.
+  std::optional<PendingFetch> first_pending() const;
 
  private:
   class Impl;

@@ -308,6 +308,98 @@ def encode_rows(model: str, rows: Sequence[bytes], *, reference: str = 'hf-5.18-
     (ids, trained, code, message) of each JSONL line before its placeholders are expanded; the code is empty for a row that can be used.
     """
 
+class LoaderState:
+    def __init__(self) -> None: ...
+
+    @property
+    def version(self) -> int: ...
+
+    @version.setter
+    def version(self, arg: int, /) -> None: ...
+
+    @property
+    def fingerprint(self) -> str: ...
+
+    @fingerprint.setter
+    def fingerprint(self, arg: str, /) -> None: ...
+
+    @property
+    def dp_size(self) -> int: ...
+
+    @dp_size.setter
+    def dp_size(self, arg: int, /) -> None: ...
+
+    @property
+    def step(self) -> int: ...
+
+    @step.setter
+    def step(self, arg: int, /) -> None: ...
+
+    @property
+    def window(self) -> int: ...
+
+    @window.setter
+    def window(self, arg: int, /) -> None: ...
+
+    @property
+    def packs_delivered(self) -> int: ...
+
+    @packs_delivered.setter
+    def packs_delivered(self, arg: int, /) -> None: ...
+
+    @property
+    def window_digest(self) -> str: ...
+
+    @window_digest.setter
+    def window_digest(self, arg: str, /) -> None: ...
+
+class CoreHandOver:
+    """
+    What passes between a loader and the client that brings its batches from elsewhere. Any thread may call; none blocks longer than its timeout, and after the loader's close() none does.
+    """
+
+    @staticmethod
+    def create() -> CoreHandOver: ...
+
+    def say(self, line: str) -> None:
+        """What is being done, or why nothing comes; empty: nothing to say."""
+
+    def welcome(self, message: bytes) -> None:
+        """The run is open; what a coordinator's welcome() gave."""
+
+    def fail(self, code: str, message: str) -> None:
+        """
+        The run ends now, also for packs that were not taken; the first call counts.
+        """
+
+    def start_within(self, ms: int) -> LoaderState | None:
+        """
+        Where the run starts, once the trainer has asked for its first batch, or None.
+        """
+
+    def wanted_within(self, beyond_step: int, ms: int) -> int | None:
+        """The step that the trainer wants, once it is beyond that one, or None."""
+
+    def put(self, delivery: bytes, pixels: object, tail: object) -> None:
+        """
+        The next pack: what a coordinator's deliver() gave, and a pack worker's two contiguous buffers. The pixels are not copied, and their owner is kept until the last array of them is gone. STOPPED once nothing is taken any more; PEER_MISMATCH for what is not whole or out of turn, and then nothing is put.
+        """
+
+    def end(self, message: bytes) -> None:
+        """Nothing comes after what was put; what a coordinator's end() gave."""
+
+    @property
+    def is_closed(self) -> bool:
+        """The loader takes nothing any more."""
+
+    @property
+    def held_bytes(self) -> int:
+        """Of packs that were put and whose arrays are not all gone."""
+
+    @property
+    def n_unread(self) -> int:
+        """Packs that the trainer has not taken."""
+
 class LoaderSettings:
     def __init__(self) -> None: ...
 
@@ -339,6 +431,23 @@ class LoaderSettings:
 
     @outage_limit_s.setter
     def outage_limit_s(self, arg: float, /) -> None: ...
+
+    @property
+    def stall_warning_s(self) -> float: ...
+
+    @stall_warning_s.setter
+    def stall_warning_s(self, arg: float, /) -> None: ...
+
+    @property
+    def stall_limit_s(self) -> float: ...
+
+    @stall_limit_s.setter
+    def stall_limit_s(self, arg: float, /) -> None: ...
+
+    def set_hand_over(self, hand_over: CoreHandOver) -> None:
+        """
+        Batches are put in from outside; nothing is opened, fetched or prepared here.
+        """
 
     def set_exchange(self, *, kind: str, job: str = '', host: str = '', port: int = 0, is_host: bool = False, secret: str = '', store: object | None = None) -> None:
         """How ranks tell each other what they measured; see stoker.exchange."""
@@ -452,51 +561,6 @@ class CoreBatch:
         """A DLPack view of one array; it keeps the pack's memory alive."""
 
     def digest(self) -> str: ...
-
-class LoaderState:
-    def __init__(self) -> None: ...
-
-    @property
-    def version(self) -> int: ...
-
-    @version.setter
-    def version(self, arg: int, /) -> None: ...
-
-    @property
-    def fingerprint(self) -> str: ...
-
-    @fingerprint.setter
-    def fingerprint(self, arg: str, /) -> None: ...
-
-    @property
-    def dp_size(self) -> int: ...
-
-    @dp_size.setter
-    def dp_size(self, arg: int, /) -> None: ...
-
-    @property
-    def step(self) -> int: ...
-
-    @step.setter
-    def step(self, arg: int, /) -> None: ...
-
-    @property
-    def window(self) -> int: ...
-
-    @window.setter
-    def window(self, arg: int, /) -> None: ...
-
-    @property
-    def packs_delivered(self) -> int: ...
-
-    @packs_delivered.setter
-    def packs_delivered(self, arg: int, /) -> None: ...
-
-    @property
-    def window_digest(self) -> str: ...
-
-    @window_digest.setter
-    def window_digest(self, arg: str, /) -> None: ...
 
 def usable_cpus() -> int:
     """CPUs that this process may use: affinity and cgroup quota."""

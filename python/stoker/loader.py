@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import atexit
 import functools
+import importlib
+import importlib.util
 import logging
 import sys
 import threading
@@ -12,7 +14,7 @@ import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from stoker import _core, user_code
 from stoker.batch import Batch
@@ -30,6 +32,7 @@ __all__ = ["Loader", "SampleOrigin", "one_state"]
 
 _log = logging.getLogger("stoker")
 _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)
+_RAY_CLIENT = "stoker.ray.client"  # imported by a run whose settings have a `ray:` section, never else
 _TICK_MS = 100  # how often a wait comes back to the interpreter, so that Ctrl-C is heard
 
 
@@ -47,12 +50,21 @@ class SampleOrigin:
     """References as the row has them; of http URLs without the query, which may be a signature."""
 
 
+class _Client(Protocol):
+    """Brings a loader's batches from elsewhere, through a hand-over."""
+
+    def start(self) -> None: ...
+    def close(self) -> None: ...
+    def report(self) -> dict[str, Any]: ...
+    def describe(self, sample_id: int, /) -> tuple[int, str, int, int, Sequence[str]]: ...
+
+
 class Loader:
     """A plain iterable of `Batch` with threads of its own; endless unless `settings.epochs` is set.
 
     Opening model and manifests begins at once, in the background; the first call that needs them waits. Prefetching
     begins with the first batch that is asked for. Use it directly, never inside a ``torch.utils.data.DataLoader``, and
-    not after a fork.
+    not after a fork. With ``ray:`` in the settings the batches are those of a cluster's actors; all else is the same.
 
     Args:
         settings: What comes out, and how fast.
@@ -64,6 +76,7 @@ class Loader:
 
     Raises:
         InvalidArgumentError: For settings that do not fit; each error names its setting.
+        UnavailableError: With ``ray:``, if there is no cluster to connect to.
     """
 
     def __init__(
@@ -78,10 +91,18 @@ class Loader:
         self.dp_size = self.topology.dp_size
         self._is_opened = False
         self._is_exhausted = False
-        self._core = _core.CoreLoader.create(core_settings(settings, self.topology))
+        core = core_settings(settings, self.topology)
+        self._client = None if settings.ray is None else _ray_client(settings, self.topology, core)
+        self._core = _core.CoreLoader.create(core)
         # Also before the interpreter ends: another thread may wait in next(), and must be out of the engine by then.
-        self._end = weakref.finalize(self, self._core.close)
+        self._end = weakref.finalize(self, _end, self._core, self._client)
         _watch_exit()
+        if self._client is not None:
+            try:
+                self._client.start()
+            except BaseException:
+                self._end()
+                raise
 
     # --- iterating
 
@@ -180,12 +201,15 @@ class Loader:
     def describe(self, sample_id: int) -> SampleOrigin:
         """Where a sample comes from, by an entry of ``batch.layout.sample_ids``."""
         self._open()
-        pass_, manifest, line, byte_offset, media = self._core.describe(int(sample_id))
+        asked = self._core if self._client is None or sample_id < 0 else self._client
+        pass_, manifest, line, byte_offset, media = asked.describe(int(sample_id))
         return SampleOrigin(pass_=pass_, manifest=manifest, line=line, byte_offset=byte_offset, media=tuple(media))
 
     def report(self) -> Report:
         """What was delivered, how long the trainer waited, and what the stages did."""
-        return Report(self._core.report())
+        values = self._core.report()
+        values["ray"] = None if self._client is None else self._client.report()
+        return Report(values)
 
     def add_wait(self, seconds: float) -> None:
         """Counts time that the trainer waited outside ``next()``, such as a copy to the device that nothing hides."""
@@ -252,12 +276,15 @@ def core_settings(settings: Settings, topology: Topology | None = None) -> _core
             share_value=source.share()[1],
         )
     out.dp_rank, out.dp_size = topology.dp_rank, topology.dp_size
-    if topology.peer_count > 1:
+    is_here = settings.ray is None  # else peers are clients of their own, and one plan is made for all ranks
+    if topology.peer_count > 1 and is_here:
         out.set_peers(rank=topology.peer_rank, count=topology.peer_count, job=topology.resolved_job())
     out.index_dir = str(index_dir)
     out.outage_limit_s = settings.outage_limit_s
+    out.stall_warning_s = settings.stall_warning_s
+    out.stall_limit_s = settings.stall_limit_s
     # A peer that only reads measures nothing.
-    exchange = choose(settings, topology.dp_rank, 1 if topology.peer_rank > 0 else topology.dp_size)
+    exchange = choose(settings, topology.dp_rank, topology.dp_size if is_here and topology.peer_rank == 0 else 1)
     out.set_exchange(
         kind=exchange.kind,
         job=exchange.job,
@@ -349,6 +376,25 @@ def core_settings(settings: Settings, topology: Topology | None = None) -> _core
     )
     user_code.attach(settings.user_code, out)
     return out
+
+
+def _ray_client(settings: Settings, topology: Topology, core: _core.LoaderSettings) -> _Client:
+    """What brings batches into a loader that is made with `core`."""
+    if importlib.util.find_spec("ray") is None:
+        raise InvalidArgumentError(
+            'the settings have a `ray:` section, and Ray is not installed here: pip install "stoker[ray]"',
+            "SETTINGS",
+        )
+    hand_over = _core.CoreHandOver.create()
+    core.set_hand_over(hand_over)
+    client: _Client = importlib.import_module(_RAY_CLIENT).RankClient(settings, topology, hand_over)
+    return client
+
+
+def _end(core: _core.CoreLoader, client: _Client | None) -> None:
+    core.close()
+    if client is not None:
+        client.close()
 
 
 def one_state(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -345,7 +345,13 @@ class Settings:
     storage: Storage = field(default_factory=Storage)
     cache: Cache = field(default_factory=Cache)
     outage_limit_s: float = 600.0
-    """How long storage may fail before the run ends with an error to resume from."""
+    """How long storage may fail before the run ends with an error to resume from. See also `stall_limit_s`."""
+    stall_warning_s: float = 60.0
+    """A wait for one batch that lasts longer is logged, with rank, host, stage and the media waited for, and again
+    whenever it has lasted twice as long; 0: never."""
+    stall_limit_s: float = 570.0
+    """A wait for one batch that lasts longer ends the run with DATA_STALL, to resume from; 0: never. Keep it
+    below the time limit of the trainer's collectives (10 minutes for NCCL in torch), which names no cause."""
     index_dir: str = ""
     """Where row offsets and mirrored manifests are kept; by default ``~/.cache/stoker``. See also `exchange`."""
 
@@ -535,6 +541,8 @@ class Settings:
         )
         self.resolved_profile()
         _require(self.outage_limit_s >= 0.0, "outage_limit_s must be 0 or more")
+        for name in ("stall_warning_s", "stall_limit_s"):
+            _require(0.0 <= getattr(self, name) <= 1e9, f"{name} must be from 0 to 1e9")
         _require(0 <= self.exchange_port < 2**16, "exchange_port must be from 0 to 65535")
         for name, least, most in _SPEED_LIMITS:
             value = getattr(self.speed, name)
