@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/clock.h"
 #include "bind.h"
 #include "engine/hand_over.h"
 #include "held.h"
@@ -78,7 +79,10 @@ void bind_hand_over(nb::module_& m) {
           "message"_a, "Nothing comes after what was put; what a coordinator's end() gave.")
       .def_prop_ro("is_closed", &HandOver::is_closed, "The loader takes nothing any more.")
       .def_prop_ro("held_bytes", &HandOver::held_bytes, "Of packs that were put and whose arrays are not all gone.")
-      .def_prop_ro("n_unread", &HandOver::n_unread, "Packs that the trainer has not taken.");
+      .def_prop_ro("n_unread", &HandOver::n_unread, "Packs that the trainer has not taken.")
+      .def_prop_ro(
+          "waited_s", [](const HandOver& self) { return to_seconds(self.waited()); },
+          "For how long the trainer has waited for packs in all, a wait that goes on included.");
 }
 
 }  // namespace stoker

@@ -131,6 +131,11 @@ std::int64_t HandOver::n_unread() const {
   return static_cast<std::int64_t>(ready_.size());
 }
 
+Nanos HandOver::waited() const {
+  MutexLock lock(mu_);
+  return waits_since_ ? waited_ + (clock_.now() - *waits_since_) : waited_;
+}
+
 Result<std::optional<peers::Welcome>> HandOver::welcome_within(std::chrono::milliseconds timeout) {
   MutexLock lock(mu_);
   changed_.wait_for(lock, timeout, [this]() STOKER_NO_ANALYSIS { return welcome_ || end_ || is_over(); });
@@ -155,7 +160,9 @@ void HandOver::want_step(std::int64_t step) {
 
 Result<std::optional<peers::Delivery>> HandOver::take_within(std::chrono::milliseconds timeout) {
   MutexLock lock(mu_);
+  waits_since_ = clock_.now();
   changed_.wait_for(lock, timeout, [this]() STOKER_NO_ANALYSIS { return !ready_.empty() || end_ || is_over(); });
+  waited_ += clock_.now() - *std::exchange(waits_since_, std::nullopt);
   if (is_closed_) return closed();
   if (!failed_.ok()) return failed_;
   if (!ready_.empty()) {

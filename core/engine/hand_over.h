@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/clock.h"
 #include "base/mutex.h"
 #include "base/result.h"
 #include "engine/loader_state.h"
@@ -26,6 +27,8 @@ namespace stoker {
 /// Threads: any. No call blocks longer than its timeout; after close() none blocks.
 class HandOver {
  public:
+  explicit HandOver(const Clock& clock = Clock::real()) : clock_(clock) {}
+
   // --- the client's side
 
   /// What is being done, or why nothing comes, for people; empty: nothing to say.
@@ -56,6 +59,8 @@ class HandOver {
   /// Of packs that were put and whose arrays are not all gone; pixels and the rest.
   std::int64_t held_bytes() const { return held_bytes_->load(std::memory_order_relaxed); }
   std::int64_t n_unread() const STOKER_EXCLUDES(mu_);  ///< packs that the trainer has not taken
+  /// For how long the trainer has waited for packs in all, a wait that goes on included.
+  Nanos waited() const STOKER_EXCLUDES(mu_);
 
   // --- the loader's side
 
@@ -77,6 +82,8 @@ class HandOver {
   Status check_turn(const peers::Delivery& delivery) STOKER_REQUIRES(mu_);
   bool is_over() const STOKER_REQUIRES(mu_) { return is_closed_ || !failed_.ok(); }
 
+  const Clock& clock_;
+
   std::atomic<bool> is_closed_{false};  // written by close(), under the lock
   // Owned by every pack as well: batches may outlive this.
   const std::shared_ptr<std::atomic<std::int64_t>> held_bytes_ = std::make_shared<std::atomic<std::int64_t>>(0);
@@ -91,6 +98,8 @@ class HandOver {
   std::int64_t next_step_ STOKER_GUARDED_BY(mu_) = 0;         // whose pack is put next
   std::int64_t next_micro_batch_ STOKER_GUARDED_BY(mu_) = 0;  // of it
   std::deque<peers::Delivery> ready_ STOKER_GUARDED_BY(mu_);
+  Nanos waited_ STOKER_GUARDED_BY(mu_){0};
+  std::optional<Nanos> waits_since_ STOKER_GUARDED_BY(mu_);
   std::optional<peers::End> end_ STOKER_GUARDED_BY(mu_);
   Status failed_ STOKER_GUARDED_BY(mu_);
 };

@@ -277,6 +277,21 @@ TEST_F(HandOverTest, ClosingEndsEveryWait) {
   waiting.clear();
 }
 
+TEST(HandOverClock, WaitsAreCountedWhileTheyGoOnAndNoLonger) {
+  FakeClock clock;
+  HandOver hand_over(clock);
+  EXPECT_EQ(hand_over.waited(), Nanos(0));
+  {
+    std::jthread trainer([&] { EXPECT_FALSE(hand_over.take_within(seconds(60)).ok()); });
+    while (hand_over.waited() < seconds(3)) clock.advance(seconds(1));  // from when it waits
+    hand_over.fail(Status(Reason::kManifest, "no such file"));
+  }
+  const Nanos waited = hand_over.waited();
+  EXPECT_GE(waited, seconds(3));
+  clock.advance(seconds(100));
+  EXPECT_EQ(hand_over.waited(), waited);
+}
+
 TEST_F(HandOverTest, AWaitThatLastsTooLongSaysForWhat) {
   settings.stall_limit_s = 0.02;
   settings.dp_size = 1;

@@ -400,6 +400,12 @@ class CoreHandOver:
     def n_unread(self) -> int:
         """Packs that the trainer has not taken."""
 
+    @property
+    def waited_s(self) -> float:
+        """
+        For how long the trainer has waited for packs in all, a wait that goes on included.
+        """
+
 class LoaderSettings:
     def __init__(self) -> None: ...
 
