@@ -176,6 +176,19 @@ def test_a_tally_tells_local_from_network_and_stragglers_from_the_usual() -> Non
     assert plain(Tally().snapshot())["copies_per_pack"] == 0.0
 
 
+@pytest.mark.parametrize(
+    ("seconds", "came_at", "for_handle", "for_pull"),
+    [(0.0, 5.0, 0, 0), (2.0, 7.0, 0, 2), (2.0, 9.5, 1.5, 0.5), (2.0, 10.0, 2, 0), (2.0, 8.0, 0, 2)],
+)
+def test_a_wait_is_for_the_pack_to_be_made_and_then_for_its_way(
+    seconds: float, came_at: float, for_handle: float, for_pull: float
+) -> None:
+    tally = Tally()
+    tally.waited(seconds, came_at=came_at, now=10.0)
+    counts = tally.snapshot()
+    assert (counts.wait_handle_s, counts.wait_pull_s) == pytest.approx((for_handle, for_pull))
+
+
 def test_an_array_of_this_process_lies_in_no_store() -> None:
     from stoker.ray.views import StoreMap
 

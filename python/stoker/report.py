@@ -53,6 +53,8 @@ class Report:
         ]
         if peers := v["peers"]:
             lines.append(self._peer_line(peers))
+        if ray := v.get("ray"):
+            lines += _ray_lines(ray)
         if v["bad_samples"]:
             lines.append("not used   " + ", ".join(f"{code} {n}" for code, n in sorted(v["bad_samples"].items())))
         if code := v["user_code"]:
@@ -135,3 +137,26 @@ class Report:
         if memory["peak_bytes"] > 0.9 * memory["limit_bytes"]:
             return "advice     memory is the limit: raise speed.memory_limit"
         return "advice     storage is the limit: raise speed.fetch_concurrency, then speed.prefetch_steps"
+
+
+def _ray_lines(ray: dict[str, Any]) -> list[str]:
+    choices, waits = ray["choices"], ray["waits_s"]
+    if not choices:
+        return [f"ray        has not joined {ray['coordinator']}"]
+    lines = [
+        f"ray        {choices['workers']} workers with {choices['worker_cpus']:g} CPUs each, {choices['placement']}; "
+        f"hand-over by {choices['handover']}, retrieval {choices['retrieval']}",
+        *(f"           {name}: {why}" for name, why in ray["why"].items()),
+        f"packs      {ray['packs']}: {ray['local_packs']} made on this node ({ray['local_bytes'] / 1e6:.1f} MB), "
+        f"{ray['network_packs']} elsewhere ({ray['network_bytes'] / 1e6:.1f} MB over the network); "
+        f"{ray['copies_per_pack']:.2f} copies of each, {ray['mapped_packs']} mapped as they lie in the node's store",
+        f"waits      {waits['no_handle']:.3f} s for packs that were not made yet, {waits['pull']:.3f} s for packs on "
+        f"their way (longest pull {ray['longest_pull_s']:.3f} s, stragglers {ray['straggler_s']:.3f} s)",
+    ]
+    if ray["asked_again"]:
+        lines.append(f"lost       {ray['asked_again']} packs were asked for again")
+    if waits["no_handle"] > max(0.1, 2 * waits["pull"]):
+        lines.append("advice     workers are too slow for the ranks: `stoker ray status` tells what they wait for")
+    elif waits["pull"] > 0.1:
+        lines.append("advice     the network between workers and ranks is the limit: placement local or spread")
+    return lines

@@ -83,11 +83,12 @@ class Tally:
             else:
                 counts.copied_bytes += n_bytes
 
-    def waited(self, *, for_handle_s: float, for_pull_s: float) -> None:
-        """The trainer did, for the pack that was handed on now."""
+    def waited(self, seconds: float, *, came_at: float, now: float) -> None:
+        """The trainer did until `now`, for a pack that was known to be made since `came_at`."""
+        for_handle_s = min(max(0.0, came_at - (now - seconds)), seconds)
         with self._lock:
             self._counts.wait_handle_s += for_handle_s
-            self._counts.wait_pull_s += for_pull_s
+            self._counts.wait_pull_s += seconds - for_handle_s
 
     def snapshot(self) -> Counts:
         """A copy."""
