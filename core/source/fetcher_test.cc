@@ -504,6 +504,30 @@ TEST(Fetcher, StartsInPlanOrderAndKeepsTheLimit) {
   EXPECT_EQ(server.n_open_peak(), 1);
 }
 
+TEST(Fetcher, TellsWhichRequestIsFirstInThePlanOfThoseWithoutAnAnswer) {
+  LoopbackServer server([](const ServerRequest& r) { return serve(r); });
+  auto settings = settings_for(server);
+  settings.concurrency = 1;
+  auto fetcher = make(settings);
+  EXPECT_FALSE(fetcher->first_pending());
+  server.hold(true);
+  Answers answers(4);
+  fetcher->submit(request_for("s3://b/on-the-wire", 7), answers.slot(0));
+  ASSERT_TRUE(server.wait_for_requests(1));
+  EXPECT_EQ(fetcher->first_pending()->url, "s3://b/on-the-wire");
+  fetcher->submit(request_for(fmt::format("http://127.0.0.1:{}/signed.png?secret=1", server.port()), 3),
+                  answers.slot(1));
+  fetcher->submit(request_for("s3://b/of-another-prefix", 5), answers.slot(2));
+  fetcher->submit(request_for("s3://b/on-the-wire", 9), answers.slot(3));  // shares the first one's answer
+  const auto first = fetcher->first_pending();
+  EXPECT_EQ(first->url, fmt::format("http://127.0.0.1:{}/signed.png?...", server.port()));
+  EXPECT_EQ(first->n_pending, 4U);
+  EXPECT_LE(first->since, Clock::real().now());
+  server.hold(false);
+  answers.wait();
+  EXPECT_FALSE(fetcher->first_pending());
+}
+
 TEST(Fetcher, ConcurrencyIsKeptAndMayChange) {
   LoopbackServer server([](const ServerRequest& r) { return serve(r); });
   auto settings = settings_for(server);
