@@ -239,6 +239,9 @@ RUN: dict[str, Any] = {
     "deaths": ["worker 3 on a: its node died"],
     "packs": {"waiting": 5, "running": 2, "store_bytes": 30_000_000, "store_limit": 90_000_000},
     "counters": {"second_starts": 4},
+    "straggling": [
+        {"rank": 1, "step": 18, "worker": "w0", "where": "worker w0 on a", "seconds": 9.5, "is_second": True}
+    ],
     "bytes_from_to": [{"from": "n1", "to": "n2", "bytes": 12_000_000}],
     "workers": [
         {"worker": "w0", "node": "n1", "host": "a", "pid": 10, "state": "ready", "packs": 2, "times_median": 3.5}
@@ -307,6 +310,7 @@ def test_rates_are_of_the_time_between_two_looks() -> None:
         "b: no answer within 20 s",
         "2 packs are being made, 5 wait for a worker; packs hold 30 of 90 MB of object store; spread, reference, lazy",
         "4 straggling packs started a second time",
+        "straggling: a pack of step 18 of rank 1 is at worker w0 on a for 9.5 s, its second start",
         "a worker died: worker 3 on a: its node died",
         "rank 0: node b, step 17, waits 25.0% of its time, pulled 7 MB",
         "rank 0 has waited 4 s for pack 1 of step 18 of rank 0, which is being made by w0",

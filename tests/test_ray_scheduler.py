@@ -407,3 +407,28 @@ def test_workers_do_not_become_more_where_the_stores_are_the_limit() -> None:
     assert scheduler.counters["held_back_by_store_limit"] == 1
     for now in (0.0, 3.0, 6.0):
         assert scheduler.n_more_workers(now, ranks_wait=True) == 0
+
+
+def test_a_worker_that_no_longer_moves_holds_up_no_step() -> None:
+    """Its node hangs, so all its packs straggle at one time, and at the beginning few have finished."""
+    scheduler = Scheduler(Limits(store_limit=64 * MB))
+    for worker in ("frozen", "well"):
+        scheduler.add_worker(worker, worker, slots=8, now=0.0)
+    for n in range(32):
+        scheduler.add_task(Task(sequence=n, rank=n % 8, step=n // 8, n_bytes=MB, n_samples=1))
+    made: set[int] = set()
+    now, running = 0.0, scheduler.starts(0.0)
+    assert sum(run.worker_id == "frozen" for run in running) == 8
+    while len(made) < 32 and now < 60:
+        now += 0.5
+        for run in [run for run in running if run.worker_id == "well"]:
+            running.remove(run)
+            if scheduler.finished(run.run_id, now=now):
+                made.add(run.task.sequence)
+        step = min((n for n in range(32) if n not in made), default=32) // 8
+        scheduler.set_wanted_step(step, now=now)
+        frozen = [run for run in running if run.worker_id == "frozen" and not run.task.is_made]
+        assert [run for run in scheduler.straggling(now) if run.worker_id == "frozen"] == (frozen if now >= 2 else [])
+        running += scheduler.starts(now)
+    assert len(made) == 32, f"hangs: {32 - len(made)} packs are not made after {now} s"
+    assert now < 20

@@ -44,6 +44,7 @@ __all__ = ["Coordinator", "create"]
 _TICK_S = 0.25
 _NODES_S = 5.0  # how often the cluster's nodes are looked at, beside the moments when something died
 _JOIN_LIMIT_S = 600.0  # until the last rank must have come
+_N_STRAGGLING = 32  # told of at most
 _LAST_WORDS_S = 10.0  # after an error, for clients to hear of it
 _WORKERS_END_S = 3.0
 _MAX_CALLS = 1 << 14  # long polls at one time; each client has at most two
@@ -286,6 +287,7 @@ class Coordinator:
             "workers": [] if self._workforce is None else self._workforce.status(),
             "deaths": [] if self._workforce is None else list(self._workforce.deaths),
             "packs": {} if self._scheduler is None else self._scheduler.state(),
+            "straggling": self._straggling(now),
             "counters": dict(
                 sum(
                     (c.counters for c in (self._scheduler, self._workforce) if c is not None),
@@ -295,6 +297,21 @@ class Coordinator:
             "bytes_from_to": [{"from": a, "to": b, "bytes": n} for (a, b), n in self._moved.items()],
             "engine": {} if self._engine is None else dict(self._engine.report()),
         }
+
+    def _straggling(self, now: float) -> list[dict[str, Any]]:
+        if self._scheduler is None or self._workforce is None:
+            return []
+        return [
+            {
+                "rank": run.task.rank,
+                "step": run.task.step,
+                "worker": run.worker_id,
+                "where": self._workforce.where(run.worker_id),
+                "seconds": round(now - run.started_s, 1),
+                "is_second": run.is_second,
+            }
+            for run in self._scheduler.straggling(now)[:_N_STRAGGLING]
+        ]
 
     def _phase(self) -> str:
         if self._ended is not None:

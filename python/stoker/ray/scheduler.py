@@ -15,7 +15,7 @@ from __future__ import annotations
 import heapq
 import statistics
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from stoker.errors import ExhaustedError, UnavailableError
@@ -301,6 +301,16 @@ class Scheduler:
             "store_limit": self.store_limit,
         }
 
+    def straggling(self, now: float) -> list[Run]:
+        """What takes so much longer than others that it is, or would be, started a second time; oldest first."""
+        found = []
+        for run in self._runs.values():  # oldest first
+            if now - run.started_s < self._limits.straggler_min_s:
+                break
+            if run.only < 0 and not run.task.is_made and now - run.started_s >= self._straggling_s(run.task):
+                found.append(run)
+        return found
+
     def loads(self) -> dict[str, tuple[int, float]]:
         """(packs under way, times the median that a pack takes; 0 = not known) by worker."""
         return {w.worker_id: (len(w.runs), self._ratio(w) if w.s_per_work else 0.0) for w in self._workers.values()}
@@ -343,14 +353,14 @@ class Scheduler:
         self.counters["held_back_by_store_limit"] += 1
         return False
 
-    def _best(self, task: Task, *, but_not: str = "", home: str = "") -> _Worker | None:
+    def _best(self, task: Task, *, but_not: Collection[str] = (), home: str = "") -> _Worker | None:
         """The worker that is likely to have it first; None also where only slow ones are free, too slow for it."""
         at_home = self._rank_nodes.get(task.rank, frozenset()) if self._limits.prefers_local else frozenset()
         lead_s = (task.step - self._wanted_step) * self._step_s
         has_fast = False
         best: dict[bool, tuple[float, _Worker]] = {}  # by whether it would be late because it is slow
         for worker in self._workers.values():
-            if worker.is_sacrificial or worker.worker_id == but_not or (home and worker.node_id != home):
+            if worker.is_sacrificial or worker.worker_id in but_not or (home and worker.node_id != home):
                 continue
             ratio = self._ratio(worker)
             late_s = (worker.s_per_work - self._median) * task.work
@@ -401,25 +411,26 @@ class Scheduler:
     def _start_second(self, now: float, out: list[Run]) -> None:
         if self._median <= 0 or self._n_free <= 0:
             return
-        if self._n_second >= 1 + self._limits.straggler_share * self._n_finished:
-            return
         last_step = self._wanted_step + self._limits.straggler_steps
-        for run in list(self._runs.values()):  # oldest first
+        for run in self.straggling(now):
             task = run.task
-            took = now - run.started_s
-            if took < self._limits.straggler_min_s:
-                break
-            if task.is_made or task.is_released or task.had_second or run.only >= 0 or task.is_alone:
+            if task.is_released or task.is_alone or task.step > last_step or run.run_id != max(task.runs):
                 continue
-            if task.step > last_step or took < self._limits.straggler_ratio * self._median * task.work:
+            # What all wait for is started anew however often that was: a worker that hangs has many packs.
+            is_due = task.step <= self._wanted_step and now - run.started_s >= 2 * self._straggling_s(task)
+            has_share = self._n_second < 1 + self._limits.straggler_share * self._n_finished
+            if not is_due and (task.had_second or not has_share):
                 continue
-            worker = self._best(task, but_not=run.worker_id)
-            if worker is None or self._n_second >= 1 + self._limits.straggler_share * self._n_finished:
+            worker = self._best(task, but_not={r.worker_id for r in task.runs.values()})
+            if worker is None:
                 return
             task.had_second = True
             self._n_second += 1
             self.counters["second_starts"] += 1
             out.append(self._start(task, worker, now, is_second=True))
+
+    def _straggling_s(self, task: Task) -> float:
+        return max(self._limits.straggler_min_s, self._limits.straggler_ratio * self._median * task.work)
 
     # --- careful mode
 

@@ -163,6 +163,11 @@ def _run_tables(run: Mapping[str, Any], now: Snapshot, before: Snapshot | None) 
     if run.get("ended"):
         head.notes.append(f"it ended: {run['ended']}")
     head.notes.extend([*run.get("warnings", ()), *(f"a worker died: {line}" for line in run.get("deaths", ()))])
+    head.notes.extend(
+        f"straggling: a pack of step {pack['step']} of rank {pack['rank']} is at {pack['where']} for "
+        f"{pack['seconds']} s" + (", its second start" if pack["is_second"] else "")
+        for pack in run.get("straggling", ())
+    )
     if "clients" not in run:
         return [head]
     names = _names(now)
