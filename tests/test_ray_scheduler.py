@@ -394,8 +394,9 @@ def test_workers_become_more_while_ranks_wait_and_fewer_when_idle() -> None:
     scheduler.finished(run.run_id, now=6.0)
     for later in scheduler.starts(6.0):
         scheduler.finished(later.run_id, now=7.0)
-    assert scheduler.idle_worker(30.0) is None
-    assert scheduler.idle_worker(90.0) is not None
+    assert scheduler.idle_worker(30.0, may_be_fewer=True) is None
+    assert scheduler.idle_worker(90.0, may_be_fewer=False) is None
+    assert scheduler.idle_worker(90.0, may_be_fewer=True) is not None
 
 
 def test_workers_do_not_become_more_where_the_stores_are_the_limit() -> None:

@@ -610,9 +610,10 @@ class Coordinator:
             self._counters["deaths_seen"] = n_died
             await self._look_at_nodes()
         self._workforce.check()
-        ranks_wait = any(now - since > 2 * _TICK_S for _, since in self._waiting.values())
-        self._workforce.add(self._scheduler.n_more_workers(now, ranks_wait=ranks_wait))
-        if (worker_id := self._scheduler.idle_worker(now)) is not None:
+        if self._workforce.may_be_more():
+            ranks_wait = any(now - since > 2 * _TICK_S for _, since in self._waiting.values())
+            self._workforce.add(self._scheduler.n_more_workers(now, ranks_wait=ranks_wait))
+        if worker_id := self._scheduler.idle_worker(now, may_be_fewer=self._workforce.may_be_fewer()):
             self._workforce.retire(worker_id)
         if (worker_id := self._scheduler.stuck_worker(now)) is not None:
             self._workforce.end_stuck(worker_id)

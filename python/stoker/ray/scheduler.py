@@ -99,13 +99,14 @@ class Scheduler:
             self._n_free += slots
             self._on_node[node_id] += 1
 
-    def remove_worker(self, worker_id: str, *, now: float, is_suspicious: bool) -> None:
+    def remove_worker(self, worker_id: str, *, now: float, is_suspicious: bool, why: str = "") -> None:
         """A worker is gone; its packs are made elsewhere.
 
         Args:
             worker_id: May be unknown: then nothing happens.
             now: Seconds.
             is_suspicious: Whether what it was making may have killed it; not if its node died or it was retired.
+            why: What is known of its death.
 
         Raises:
             UnavailableError: WORKER_LOST, if a pack keeps killing workers though none of its members does alone.
@@ -126,7 +127,7 @@ class Scheduler:
                 continue
             self.counters["retried_after_death"] += 1
             if run.only >= 0:
-                self._member_died(task, is_suspicious)
+                self._member_died(task, is_suspicious, why)
             elif task.is_alone:
                 task.deaths += is_suspicious
                 if task.deaths >= self._limits.deaths_until_careful:
@@ -269,12 +270,14 @@ class Scheduler:
         self.counters["workers_up"] += n_more
         return n_more
 
-    def idle_worker(self, now: float) -> str | None:
+    def idle_worker(self, now: float, *, may_be_fewer: bool) -> str | None:
         """A worker to retire: the one that is idle for longest, if that is long; or a sacrificial one without use."""
         idle = [w for w in self._workers.values() if not w.runs]
         for worker in idle:
             if worker.is_sacrificial and not self._careful:
                 return worker.worker_id
+        if not may_be_fewer:
+            return None
         longest = min((w for w in idle if not w.is_sacrificial), key=lambda w: w.idle_since, default=None)
         if longest is None or now - longest.idle_since < self._limits.down_after_s:
             return None
@@ -462,10 +465,11 @@ class Scheduler:
         task.member = task.member_deaths = 0
         self._go_on_being_careful(task)
 
-    def _member_died(self, task: Task, is_suspicious: bool) -> None:
+    def _member_died(self, task: Task, is_suspicious: bool, why: str) -> None:
         task.member_deaths += is_suspicious
         if task.member_deaths >= self._limits.deaths_of_member:
             task.rejected.append(task.member)
+            task.why_rejected = f"{task.member_deaths} workers died that prepared only this sample; the last: {why}"
             self.counters["samples_given_up"] += 1
             task.member += 1
             task.member_deaths = 0

@@ -62,6 +62,8 @@ class Task:
     is_made: bool = False
     rejected: list[int] = field(default_factory=list)
     """Members given up, because they kill workers."""
+    why_rejected: str = ""
+    """For the ledger."""
     runs: dict[int, Run] = field(default_factory=dict)
     deaths: int = 0
     is_released: bool = False

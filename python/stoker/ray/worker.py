@@ -73,7 +73,7 @@ class PackWorker:
 
     @ray.method(num_returns=2)
     def make(
-        self, message: bytes, rejected: Sequence[int] = (), only: int = -1
+        self, message: bytes, rejected: Sequence[int] = (), only: int = -1, why_rejected: str = ""
     ) -> tuple[bytes | Ended, list[np.ndarray] | None]:
         """Makes a pack; several at a time.
 
@@ -81,6 +81,7 @@ class PackWorker:
             message: The task, from the coordinator's engine.
             rejected: Members given up, because they kill workers.
             only: Try just this member and give nothing.
+            why_rejected: For the ledger.
 
         Returns:
             What the coordinator is told, and ``[pixels, tail]``, uint8 arrays, with a third one that pads what Ray
@@ -89,7 +90,7 @@ class PackWorker:
         try:
             if self._worker is None:
                 raise UnavailableError("the worker is not open", "WORKER_LOST")
-            made = self._worker.make(message, list(rejected), only)
+            made = self._worker.make(message, list(rejected), only, why_rejected)
             if only >= 0:
                 return made.made, None
             return made.made, padded(made.pixels, made.tail)

@@ -15,7 +15,6 @@ from ray.exceptions import (
     ActorUnavailableError,
     ObjectStoreFullError,
     OutOfDiskError,
-    RayActorError,
     RayError,
     RayTaskError,
 )
@@ -98,11 +97,18 @@ class Workforce:
         for place in places:
             self._make(place)
 
+    def may_be_more(self) -> bool:
+        """Whether another worker may be made; not while one is still opening."""
+        ordinary = self._ordinary()
+        return len(ordinary) < self._choices.max_workers and all(w.opened is not None for w in ordinary)
+
+    def may_be_fewer(self) -> bool:
+        """Whether one may go."""
+        return len(self._ordinary()) > self._choices.min_workers
+
     def add(self, n_more: int) -> None:
-        """Makes more, unless there are as many as may be or some are still opening."""
-        ordinary = [w for w in self._workers.values() if not w.is_sacrificial]
-        if any(w.opened is None for w in ordinary):
-            return
+        """Makes more, at the places of those that are there, as far as they may be."""
+        ordinary = self._ordinary()
         for i in range(min(n_more, self._choices.max_workers - len(ordinary))):
             self._make(ordinary[i % len(ordinary)].place if ordinary else WorkerPlace())
 
@@ -112,12 +118,14 @@ class Workforce:
             self._make(WorkerPlace(cpus=0), is_sacrificial=True)
 
     def retire(self, worker_id: str) -> None:
-        """Ends a worker that makes nothing, if there may be fewer."""
+        """Ends a worker that makes nothing."""
         worker = self._workers.get(worker_id)
-        n_ordinary = sum(not w.is_sacrificial for w in self._workers.values())
-        if worker is not None and (worker.is_sacrificial or n_ordinary > self._choices.min_workers):
+        if worker is not None:
             self.counters["retired"] += 1
             self._drop(worker, is_suspicious=False)
+
+    def _ordinary(self) -> list[_Worker]:
+        return [w for w in self._workers.values() if not w.is_sacrificial]
 
     def end_stuck(self, worker_id: str) -> None:
         """Ends a worker that no longer comes back, and makes another."""
@@ -195,14 +203,14 @@ class Workforce:
     def give(self, run: Run, message: bytes) -> None:
         """Starts a run on its worker."""
         actor = self._workers[run.worker_id].actor
-        made, payload = actor.make.remote(message, run.rejected, run.only)
+        made, payload = actor.make.remote(message, run.rejected, run.only, run.task.why_rejected)
         self._watch(self._finish(run, made, payload))
 
     async def _finish(self, run: Run, made_ref: Any, payload: Any) -> None:
         worker = self._workers.get(run.worker_id)
         try:
             made = await made_ref
-        except (RayActorError, RayTaskError, RayError) as error:
+        except RayError as error:
             if not self._is_ended and worker is not None:
                 self._failed(run, worker, error)
             return
@@ -226,7 +234,7 @@ class Workforce:
             except StokerError as ended:
                 self._on_error(ended)
             self._on_change()
-        elif isinstance(error, RayActorError):
+        elif not isinstance(error, RayTaskError):  # also a kill by Ray's memory monitor
             self._died(worker, _said(error), is_suspicious=not _is_of_node(error))
         else:
             self._on_error(UnavailableError(f"{self.where(run.worker_id)} failed: {_said(error)}", "WORKER_LOST"))
@@ -296,16 +304,16 @@ class Workforce:
                     )
                 )
                 return
-        self._drop(worker, is_suspicious=is_suspicious)
+        self._drop(worker, is_suspicious=is_suspicious, why=why)
         if not self._is_ended and not worker.is_sacrificial:
             self._make(worker.place)
         self._on_change()
 
-    def _drop(self, worker: _Worker, *, is_suspicious: bool) -> None:
+    def _drop(self, worker: _Worker, *, is_suspicious: bool, why: str = "") -> None:
         self._workers.pop(worker.worker_id, None)
         _kill(worker.actor)
         try:
-            self._scheduler.remove_worker(worker.worker_id, now=self._clock(), is_suspicious=is_suspicious)
+            self._scheduler.remove_worker(worker.worker_id, now=self._clock(), is_suspicious=is_suspicious, why=why)
         except StokerError as error:
             self._on_error(error)
 
