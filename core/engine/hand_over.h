@@ -92,7 +92,6 @@ class HandOver {
   std::condition_variable_any changed_;
   std::string line_ STOKER_GUARDED_BY(mu_);
   std::optional<peers::Welcome> welcome_ STOKER_GUARDED_BY(mu_);
-  bool is_welcome_taken_ STOKER_GUARDED_BY(mu_) = false;
   std::optional<LoaderState> start_ STOKER_GUARDED_BY(mu_);
   std::int64_t wanted_ STOKER_GUARDED_BY(mu_) = -1;
   std::int64_t next_step_ STOKER_GUARDED_BY(mu_) = 0;         // whose pack is put next
