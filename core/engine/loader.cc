@@ -7,17 +7,17 @@
 #include <array>
 #include <utility>
 
-#include "base/hash.h"
 #include "base/log.h"
 #include "engine/hand_over.h"
 #include "engine/handed_feed.h"
+#include "engine/opened_run.h"
 #include "engine/peer_feed.h"
 #include "engine/pipeline_feed.h"
+#include "engine/run_fingerprint.h"
 #include "exec/cpu.h"
 #include "pipeline/sample_steps.h"
 #include "plan/padding.h"
 #include "plan/step.h"
-#include "source/url.h"
 
 namespace stoker {
 namespace {
@@ -25,52 +25,6 @@ namespace {
 constexpr std::chrono::seconds kTellOfStallAfter{5};
 constexpr double kNameLimit_s = 60;       // how long an earlier leader may take to go
 constexpr std::size_t kHistory = 64 + 1;  // states after the last 64 steps, and the one before them
-
-Status check_memory(const LoaderSettings& settings, const qwen_vl::ProcessorConfig& config) {
-  const std::size_t block = largest_block(settings.output.pack, config);
-  const int held = settings.output.pack.packs_per_step / settings.dp_size;
-  const std::size_t needed = MemoryShares::least_blocks(settings, block) + MemoryShares::kLeastEncoded;
-  if (needed <= settings.speed.memory_limit_bytes) return {};
-  return Status(Reason::kMemoryLimit,
-                fmt::format("a trainer holds the {} micro-batches of a step while it asks for more, and a pack of {} "
-                            "tokens takes up to {} MB: "
-                            "speed.memory_limit must be at least {} MB for this rank, it is {} MB",
-                            held, settings.output.pack.tokens_per_pack, block >> 20, (needed >> 20) + 1,
-                            settings.speed.memory_limit_bytes >> 20));
-}
-
-Status check_settings(const LoaderSettings& s) {
-  if (s.output.data.empty()) return Status(Reason::kSettings, "data: no manifest is given");
-  if (s.output.pack.tokens_per_pack < 16) return Status(Reason::kSettings, "pack.tokens_per_pack must be at least 16");
-  STOKER_CHECKED(check_pack_settings(s.output.pack));
-  if (s.output.window_samples < 1) return Status(Reason::kSettings, "window_samples must be at least 1");
-  if (s.dp_rank < 0 || s.dp_rank >= s.dp_size) {
-    return Status(Reason::kSettings, fmt::format("dp_rank {} is not in [0, dp_size = {})", s.dp_rank, s.dp_size));
-  }
-  if (s.speed.cpu_threads < 1 || s.speed.fetch_concurrency < 1 || s.speed.prefetch_steps < 0) {
-    return Status(Reason::kSettings,
-                  "speed: cpu_threads and fetch_concurrency must be at least 1, prefetch_steps at least 0");
-  }
-  if (s.peers.rank < 0 || s.peers.rank >= s.peers.count) {
-    return Status(Reason::kSettings,
-                  fmt::format("peer_rank {} is not in [0, peer_count = {})", s.peers.rank, s.peers.count));
-  }
-  return check_dp_size(s.output.pack.packs_per_step, s.dp_size);
-}
-
-peers::PixelFacts pixels_of(const qwen_vl::QwenVl& model) {
-  const qwen_vl::ProcessorConfig& image = model.config();
-  const qwen_vl::ClipConfig& clip = model.clip_config();
-  return {.image_mean = image.mean,
-          .image_std = image.std,
-          .clip_mean = clip.mean,
-          .clip_std = clip.std,
-          .image_rescale = image.rescale,
-          .clip_rescale = clip.rescale,
-          .patch = image.patch,
-          .merge = image.merge,
-          .temporal_patch = image.temporal_patch};
-}
 
 Nanos from_seconds(double seconds) { return std::chrono::duration_cast<Nanos>(std::chrono::duration<double>(seconds)); }
 
@@ -85,7 +39,7 @@ Loader::Loader(LoaderSettings settings, const Clock& clock)
     : settings_(std::move(settings)), clock_(clock), pid_(getpid()) {}
 
 Result<std::unique_ptr<Loader>> Loader::create(LoaderSettings settings, const Clock& clock) {
-  STOKER_CHECKED(check_settings(settings));
+  STOKER_CHECKED(check_run_settings(settings));
   std::unique_ptr<Loader> loader(new Loader(std::move(settings), clock));
   if (loader->settings_.peers.rank == 0 && !loader->settings_.hand_over) {
     STOKER_TRY(loader->fetcher_, Fetcher::create(fetch_settings(loader->settings_), clock));
@@ -125,19 +79,14 @@ Status Loader::open_engine(const std::stop_token& stop, const std::function<void
   if (settings_.dp_size > 1) {
     STOKER_TRY(service_, start_service(settings_.exchange));
   }
-  tell("reading the model's folder");
-  STOKER_TRY(model_, load_model(settings_));
-  STOKER_CHECKED(check_memory(settings_, model_->config()));
-  if (!settings_.output.cost && !model_->cost()) {
-    log(LogLevel::kInfo, fmt::format("{}/config.json does not say how large the model is: packs are balanced by the "
-                                     "costs of Qwen3-VL-8B, unless pack.cost_file has others",
-                                     settings_.output.model));
-  }
-  STOKER_TRY(dataset_, Dataset::open(settings_, *fetcher_, stop, tell));
-  STOKER_CHECKED(check_data_size(dataset_->rows_per_pass(), settings_.output.pack.packs_per_step,
-                                 settings_.output.epochs.has_value()));
-  fingerprint_ = make_fingerprint(dataset_->fingerprint(), model_->fingerprint());
-  pixels_ = pixels_of(*model_);
+  const auto check = [this](const qwen_vl::QwenVl& model) {
+    return check_memory(settings_, MemoryShares::held_by_trainer(settings_), model.config());
+  };
+  STOKER_TRY(OpenedRun run, OpenedRun::open(settings_, *fetcher_, stop, tell, check));
+  model_ = std::move(run.model);
+  dataset_ = std::move(run.dataset);
+  fingerprint_ = std::move(run.fingerprint);
+  pixels_ = run.pixels;
   tell("opening the index of lengths");
   known_ = std::make_unique<KnownLengths>(settings_, *dataset_, model_, stop);
   if (leader_) leader_->welcome({fingerprint_, pixels_});
@@ -178,84 +127,11 @@ peers::Place Loader::place() const {
   std::string manifests;
   for (const DataSettings& data : settings_.output.data) manifests += data.manifest + '\n' + data.media_root + '\n';
   const std::string settings = fmt::format("dp_size={} peer_count={} ", settings_.dp_size, settings_.peers.count) +
-                               make_fingerprint(manifests, settings_.output.model);
+                               run_fingerprint(settings_.output, manifests, settings_.output.model, nullptr);
   peers::Place place =
       peers::Place::make(settings_.peers.job, settings_.dp_rank, settings_.peers.rank, settings_.peers.count, settings);
   place.differing = differing_setting;
   return place;
-}
-
-std::string Loader::make_fingerprint(const std::string& data, const std::string& model) const {
-  const OutputSettings& o = settings_.output;
-  std::string out;
-  auto add = [&out](std::string_view name, std::initializer_list<std::string> values) {
-    Digest digest;
-    for (const std::string& value : values) digest.add(value);
-    out += fmt::format("{}{}={}", out.empty() ? "" : " ", name, digest.hex().substr(0, 8));
-  };
-  add("data", {data});
-  Digest rows;
-  for (const DataSettings& entry : o.data) {
-    rows.add(stoker::describe(entry.rows));
-    rows.add_int(static_cast<std::int64_t>(entry.max_row_bytes));
-  }
-  add("rows", {rows.hex()});
-  if (std::any_of(o.data.begin(), o.data.end(), [](const DataSettings& d) { return d.share != Share(); })) {
-    Digest shares;
-    for (const DataSettings& entry : o.data) {
-      shares.add_int(static_cast<std::int64_t>(entry.share.kind));
-      shares.add_int(static_cast<std::int64_t>(entry.share.value));
-    }
-    add("mixture", {shares.hex()});
-  }
-  add("model", {model});
-  add("seed", {std::to_string(o.seed)});
-  add("shuffle", {std::to_string(static_cast<int>(o.shuffle))});
-  if (o.shuffle == Shuffle::kChunked) {
-    add("chunks", {std::to_string(o.chunks.chunk_bytes), std::to_string(o.chunks.chunks_per_group)});
-  }
-  if (o.split) {
-    add("split", {o.split->key, std::to_string(o.split->held_out_millionths), std::to_string(o.uses_held_out)});
-  }
-  add("epochs", {o.epochs ? std::to_string(*o.epochs) : "endless"});
-  add("window_samples", {std::to_string(o.window_samples)});
-  const PackSettings& pack = o.pack;
-  Digest packing;
-  for (const std::string& value : {std::to_string(pack.tokens_per_pack), std::to_string(pack.packs_per_step),
-                                   std::to_string(static_cast<int>(o.over_long))}) {
-    packing.add(value);
-  }
-  // Settings that came later count where they change something.
-  const std::pair<const char*, std::int64_t> later[] = {{"form", static_cast<std::int64_t>(pack.form)},
-                                                        {"samples", pack.samples_per_pack - 1},
-                                                        {"balance", static_cast<std::int64_t>(pack.balance)},
-                                                        {"images", pack.max_images},
-                                                        {"patches", pack.max_patches},
-                                                        {"align", pack.align_samples_to - 1},
-                                                        {"pad", pack.pad_to - 1},
-                                                        {"uniform", static_cast<std::int64_t>(pack.vision_uniform)}};
-  for (const auto& [name, value] : later) {
-    if (value != 0) packing.add(fmt::format("{}={}", name, value));
-  }
-  out += fmt::format(" pack={}", packing.hex().substr(0, 8));
-  if (const CostModel cost = model_ ? cost_of(o, *model_) : o.cost.value_or(CostModel{}); cost != CostModel{}) {
-    add("cost", {fmt::format("{} {} {} {}", cost.language_per_token, cost.language_per_token_pair,
-                             cost.vision_per_patch, cost.vision_per_patch_pair)});
-  }
-  add("labels", {std::to_string(static_cast<int>(o.labels.train_on)),
-                 std::to_string(static_cast<int>(o.labels.end_of_turn)), std::to_string(o.labels.roles)});
-  if (o.box_form) add("box_text", {std::to_string(static_cast<int>(*o.box_form))});
-  if (o.labels.weights == qwen_vl::LossWeights::kDeliver) add("loss_weights", {"deliver"});
-  add("reference", {o.profile.facts()});
-  add("media", {std::to_string(o.image.is_exif_applied), std::to_string(static_cast<int>(o.image.alpha)),
-                std::to_string(static_cast<int>(o.image.grey16)), std::to_string(o.image.limits.max_pixels),
-                std::to_string(o.image.limits.max_scans), std::to_string(o.image.is_end_optional),
-                std::to_string(o.image.is_truncated_used), std::to_string(static_cast<int>(o.row_sizes))});
-  if (o.changed_media != ChangedMedia::kAccept)
-    add("media_changed", {std::to_string(static_cast<int>(o.changed_media))});
-  if (o.user_code) add("user_code", {o.user_code->identity()});
-  add("engine", {"1"});  // counts up with every change of order, packing or arithmetic
-  return out;
 }
 
 Result<bool> Loader::open_within(std::chrono::milliseconds timeout) {
@@ -450,35 +326,13 @@ Status Loader::load_state(const LoaderState& state, const std::vector<std::strin
   STOKER_CHECKED(check_usable());
   if (has_started_)
     return Status(Reason::kState, "the iteration has begun: load a state into a new loader before its first batch");
-  STOKER_TRY(ResumePoint point, resume_point(state, fingerprint_, accepted));
-  if (dataset_ && state.cursor.window >= dataset_->n_windows()) {
-    return Status(Reason::kState,
-                  fmt::format("the state names window {}, past the end of the data", state.cursor.window));
-  }
-  if (!point.warning.empty()) log(LogLevel::kWarning, point.warning);
-  cursor_ = std::move(point.cursor);
+  STOKER_TRY(cursor_, resume_cursor(state, fingerprint_, accepted, dataset_ ? &*dataset_ : nullptr));
   return {};
 }
 
 Result<SampleOrigin> Loader::describe(std::int64_t sample_id) const {
-  if (sample_id < 0) {
-    return Status(Reason::kSettings, fmt::format("there is no sample {} in the order (-1 marks a dummy)", sample_id));
-  }
   STOKER_TRY(const Dataset* dataset, manifests());
-  STOKER_TRY(const OrderEntry entry, dataset->at(static_cast<std::uint64_t>(sample_id)));
-  const Manifest& manifest = dataset->manifest(entry.source);
-  const RowLocation at = manifest.row(entry.row);
-  SampleOrigin origin{.pass = entry.pass,
-                      .manifest = dataset->name(entry.source),
-                      .line = at.line,
-                      .byte_offset = at.offset,
-                      .media = {}};
-  std::string buffer;
-  STOKER_TRY(const std::string_view line, manifest.read(entry.row, buffer));
-  if (auto row = parse_row(line, dataset->rows(entry.source)); row.ok()) {
-    for (const MediaRef& media : row->media) origin.media.push_back(shown_media(media.reference));
-  }
-  return origin;
+  return origin_of(sample_id, *dataset);
 }
 
 Result<const Dataset*> Loader::manifests() const {

@@ -20,6 +20,7 @@
 #include "data/pack.h"
 #include "engine/feed.h"
 #include "engine/loader_state.h"
+#include "engine/sample_origin.h"
 #include "peers/follower.h"
 #include "peers/leader.h"
 #include "pipeline/pipeline.h"
@@ -47,15 +48,6 @@ struct LoaderReport {
   std::optional<PeerReport> peers;           ///< absent where there are none
   std::optional<UserCodeTimes> user_code;
   int cpu_threads = 0, fetch_concurrency = 0, prefetch_steps = 0;
-};
-
-/// Where a sample of a batch comes from.
-struct SampleOrigin {
-  std::uint64_t pass = 0;
-  std::string manifest;
-  std::uint64_t line = 0;
-  std::uint64_t byte_offset = 0;
-  std::vector<std::string> media;
 };
 
 /// One data-parallel rank's data. Threads: one (the trainer's), except close() and report(), which any thread may call.
@@ -117,7 +109,6 @@ class Loader {
   Status check_stall(Nanos waited);
   Status check_memory_stall();
   Result<const Dataset*> manifests() const STOKER_EXCLUDES(describe_mu_);
-  std::string make_fingerprint(const std::string& data, const std::string& model) const;
   LoaderState with_cursor(const PlanState& cursor) const;
 
   const LoaderSettings settings_;

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "engine/feed.h"
+#include "engine/late_bad.h"
 #include "mem/block.h"
 
 namespace stoker {
@@ -12,7 +13,7 @@ namespace stoker {
 class PipelineFeed final : public Feed {
  public:
   PipelineFeed(const LoaderSettings& settings, const Dataset& dataset, std::unique_ptr<Pipeline> pipeline)
-      : settings_(settings), dataset_(dataset), pipeline_(std::move(pipeline)) {}
+      : settings_(settings), pipeline_(std::move(pipeline)), late_(settings, dataset, settings.dp_size, "this rank") {}
 
   void want_step(std::int64_t step) override { pipeline_->want_step(step); }  ///< Threads: any.
   Result<std::optional<Item>> take_within(std::chrono::milliseconds timeout) override;
@@ -25,13 +26,9 @@ class PipelineFeed final : public Feed {
   BlockPool& blocks() { return pipeline_->blocks(); }
 
  private:
-  Status check_late(const ReadyPack& pack) const;
-
   const LoaderSettings& settings_;  // the loader's, and its dataset's: both outlive this
-  const Dataset& dataset_;
   const std::unique_ptr<Pipeline> pipeline_;
-  std::int64_t n_samples_ = 0;   // delivered
-  std::int64_t n_late_bad_ = 0;  // found bad after planning
+  LateBad late_;
 };
 
 }  // namespace stoker

@@ -57,17 +57,31 @@ PackShape shape_of(const PackTask& task, const PackSettings& settings, const qwe
 }
 
 PackJob::PackJob(PackTask task, const PackSettings& settings, std::shared_ptr<const qwen_vl::QwenVl> model,
-                 std::shared_ptr<Block> block, Done done)
+                 std::shared_ptr<Block> block, Done done, Failed failed)
     : task_(std::move(task)),
       settings_(settings),
       model_(std::move(model)),
       block_(std::move(block)),
       done_(std::move(done)),
+      failed_(std::move(failed)),
       planned_(shape_of(task_, settings_, *model_)),
       view_(block_->data(), PackLayout(planned_)),
+      is_rejected_(task_.members.size(), false),
       parts_left_(0),
       is_kept_(task_.members.size(), true) {
   task_.completed.resize(task_.members.size());
+  for (const std::uint32_t i : task_.rejected) {
+    const MeasuredSample& sample = task_.sample(i);
+    is_rejected_[i] = true;
+    is_kept_[i] = false;
+    bad_.push_back({0,
+                    {.order_index = sample.order_index,
+                     .entry = sample.entry,
+                     .media = "",
+                     .status = Status(Reason::kWorkerKilled,
+                                      "the process that prepared the sample died each time that it was tried" +
+                                          (task_.why_rejected.empty() ? "" : ": " + task_.why_rejected))}});
+  }
   SampleExtent at;
   for (std::size_t i = 0; i < task_.members.size(); ++i) {
     const MeasuredSample& sample = task_.sample(i);
@@ -88,14 +102,12 @@ PackJob::PackJob(PackTask task, const PackSettings& settings, std::shared_ptr<co
       clip_patch_begin_.push_back(at.clip_patch_end);
       at.clip_patch_end += clip.plan.n_patches();
     }
-    n_pictures_ += static_cast<std::int64_t>(sample.n_pictures());
+    if (!is_rejected_[i]) n_parts_ += 1 + static_cast<std::int64_t>(sample.n_pictures());
     at.sample_id = static_cast<std::int64_t>(sample.order_index);
     extents_.push_back(at);
   }
-  parts_left_ = n_parts();
+  parts_left_ = n_parts_;
 }
-
-std::int64_t PackJob::n_parts() const { return static_cast<std::int64_t>(task_.members.size()) + n_pictures_; }
 
 void PackJob::write_text(std::size_t i) {
   const MeasuredSample& sample = task_.sample(i);
@@ -149,6 +161,11 @@ void PackJob::picture_done(std::size_t i, std::size_t k, Status status) {
     }
   }
   part_done();
+}
+
+void PackJob::note_stale(std::size_t i, std::size_t k) {
+  MutexLock lock(mu_);
+  stale_.push_back(task_.window->samples[task_.members[i]].picture(k).key);
 }
 
 void PackJob::part_done() {
@@ -206,6 +223,7 @@ void PackJob::finish() {
     std::sort(bad_.begin(), bad_.end(),
               [](const Bad& a, const Bad& b) { return a.entry.order_index < b.entry.order_index; });
     for (Bad& b : bad_) ready.found_late.push_back(std::move(b.entry));
+    ready.stale = std::move(stale_);
   }
   counts.tokens = shape.tokens;
   counts.pad_tokens = shape.tail_tokens;

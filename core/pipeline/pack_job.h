@@ -25,13 +25,18 @@ PackShape shape_of(const PackTask& task, const PackSettings& settings, const qwe
 class PackJob {
  public:
   using Done = std::function<void(ReadyPack)>;
+  using Failed = std::function<void(Status)>;
 
-  /// @param block  Large enough for shape_of(task).
+  /// @param block   Large enough for shape_of(task).
+  /// @param failed  Gets what ends the run (OUTAGE, FETCH_*, INTERNAL), perhaps more than once; the pack is never done
+  /// then.
   PackJob(PackTask task, const PackSettings& settings, std::shared_ptr<const qwen_vl::QwenVl> model,
-          std::shared_ptr<Block> block, Done done);
+          std::shared_ptr<Block> block, Done done, Failed failed = {});
 
   const PackTask& task() const { return task_; }
-  std::int64_t n_parts() const;
+  std::int64_t n_parts() const { return n_parts_; }
+  /// Sample `i` was given up before: it has no parts.
+  bool is_rejected(std::size_t i) const { return is_rejected_[i]; }
 
   /// Sample `i` with its text and URLs, before any part of it. Threads: one for each `i`.
   void take_completed(std::size_t i, std::shared_ptr<const MeasuredSample> sample) {
@@ -46,8 +51,12 @@ class PackJob {
   /// Picture `k` (MeasuredSample::picture) of sample `i` is written, or why it never will be. Not for what ends the
   /// run.
   void picture_done(std::size_t i, std::size_t k, Status status);
-  /// Finishes a pack without a sample, which has no part.
+  /// Finishes a pack that has no part.
   void finish_empty() { finish(); }
+  /// The pack cannot be made, and the run not go on.
+  void fail(Status status) const { failed_(std::move(status)); }
+  /// Picture `k` of sample `i` is another than its lengths say: later runs are to measure it anew.
+  void note_stale(std::size_t i, std::size_t k) STOKER_EXCLUDES(mu_);
 
  private:
   struct Bad {
@@ -64,17 +73,20 @@ class PackJob {
   const std::shared_ptr<const qwen_vl::QwenVl> model_;
   const std::shared_ptr<Block> block_;
   const Done done_;
+  const Failed failed_;
   const PackShape planned_;
   const PackView view_;
   std::vector<SampleExtent> extents_;
   std::vector<std::int64_t> patch_begin_;       // (images of the pack)
   std::vector<std::int64_t> clip_patch_begin_;  // (clips of the pack)
-  std::int64_t n_pictures_ = 0;                 // images and frames
+  std::vector<bool> is_rejected_;               // (samples), like all above constant after construction
+  std::int64_t n_parts_ = 0;
   std::atomic<std::int64_t> parts_left_;
 
   Mutex mu_;
   std::vector<Bad> bad_ STOKER_GUARDED_BY(mu_);
   std::vector<bool> is_kept_ STOKER_GUARDED_BY(mu_);
+  std::vector<Hash128> stale_ STOKER_GUARDED_BY(mu_);
 };
 
 }  // namespace stoker

@@ -2,8 +2,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "base/hash.h"
 #include "data/pack.h"
 #include "pipeline/ledger.h"
 #include "pipeline/measured.h"
@@ -11,9 +13,10 @@
 
 namespace stoker {
 
-/// One pack of this rank, planned: what is to be fetched and prepared, and where it stands.
+/// One pack, planned: what is to be fetched and prepared, and where it stands.
 struct PackTask {
-  std::uint64_t sequence = 0;                    ///< running number on this rank since the start
+  std::uint64_t sequence = 0;  ///< running number since the start, over all ranks that are planned for
+  std::int32_t rank = 0;       ///< whose pack it is
   std::shared_ptr<const MeasuredWindow> window;  ///< null for a dummy pack
   std::vector<std::uint32_t> members;            ///< into window->samples
   BatchCounts counts;                            ///< as planned; target_tokens becomes exact later
@@ -23,6 +26,8 @@ struct PackTask {
   /// (members) Those that had no text, with it; null: as in the window. Empty before admission.
   std::vector<std::shared_ptr<const MeasuredSample>> completed;
   std::vector<LedgerEntry> planned_around;  ///< bad samples that measuring found since the last pack, for the ledger
+  std::vector<std::uint32_t> rejected;      ///< into members: given up, WORKER_KILLED; nothing of them is read
+  std::string why_rejected;                 ///< what their processes died of, for people; may be empty
   std::uint64_t priority = 0;
 
   const MeasuredSample& sample(std::size_t i) const {
@@ -35,6 +40,7 @@ struct ReadyPack {
   Batch batch;
   PackTask task;
   std::vector<LedgerEntry> found_late;  ///< samples that turned out bad after planning
+  std::vector<Hash128> stale;           ///< media_key, as planned with, of media that are to be measured anew
   std::int64_t n_samples_planned = 0;
 };
 

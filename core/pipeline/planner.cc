@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "plan/plan.h"
@@ -40,9 +41,10 @@ std::vector<PlanSample> plan_samples(const MeasuredWindow& window, const CostMod
 }
 
 Planner::Planner(const LoaderSettings& settings, const CostModel& cost, const Dataset& dataset, Measurer& measurer,
-                 RunExchange& exchange, StepGate& gate, PlanState start, const Clock& clock)
+                 RunExchange& exchange, StepGate& gate, PlanState start, RankSpan ranks, const Clock& clock)
     : settings_(settings),
       cost_(cost),
+      ranks_(ranks),
       dataset_(dataset),
       measurer_(measurer),
       exchange_(exchange),
@@ -52,8 +54,6 @@ Planner::Planner(const LoaderSettings& settings, const CostModel& cost, const Da
       start_(std::move(start)) {}
 
 Status Planner::run(const Hand& hand, std::stop_token stop) {
-  const std::int32_t rank = settings_.dp_rank;
-  const std::int32_t dp_size = settings_.dp_size;
   auto next_step = static_cast<std::int64_t>(start_.step);
   STOKER_CHECKED(exchange_.open(stop));
   while (!steps_.is_at_end()) {
@@ -76,9 +76,16 @@ Status Planner::run(const Hand& hand, std::stop_token stop) {
       continue;
     }
     next_step = static_cast<std::int64_t>(step->step()) + 1;
-    const std::vector<std::uint32_t> mine = step->micro_batches_of(rank, dp_size);
-    for (std::size_t i = 0; i < mine.size(); ++i) {
-      PackTask task = task_for(*step, mine[i], static_cast<std::int64_t>(i), static_cast<std::int64_t>(mine.size()));
+    const std::vector<PackPlace> places = step->places(settings_.dp_size);
+    std::vector<std::size_t> order;  // of those packs that are handed on
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      if (ranks_.has(places[i].rank)) order.push_back(i);
+    }
+    std::sort(order.begin(), order.end(), [&places](std::size_t a, std::size_t b) {
+      return std::tie(places[a].micro_batch, places[a].rank) < std::tie(places[b].micro_batch, places[b].rank);
+    });
+    for (const std::size_t pack : order) {
+      PackTask task = task_for(*step, pack, places[pack]);
       const Timed waiting(stage_.wait_out_ns, clock_time_);
       if (!hand(std::move(task))) return Status(Reason::kStopped, "stopped");
     }
@@ -117,8 +124,7 @@ Status Planner::check_bad(const MeasuredWindow& window, std::uint64_t n_until_en
     if (s.bad.ok()) continue;
     n_bad_.add(1);
     // Every rank measures; one of them writes the line.
-    if (s.order_index % static_cast<std::uint64_t>(settings_.dp_size) ==
-        static_cast<std::uint64_t>(settings_.dp_rank)) {
+    if (ranks_.has(static_cast<std::int32_t>(s.order_index % static_cast<std::uint64_t>(settings_.dp_size)))) {
       planned_around_.push_back(
           {.order_index = s.order_index, .entry = s.entry, .media = s.bad_media, .status = s.bad});
     }
@@ -147,15 +153,16 @@ Status Planner::check_bad(const MeasuredWindow& window, std::uint64_t n_until_en
   return {};
 }
 
-PackTask Planner::task_for(const StepPlan& step, std::uint32_t pack, std::int64_t micro_batch,
-                           std::int64_t n_micro_batches) {
+PackTask Planner::task_for(const StepPlan& step, std::size_t pack, PackPlace place) {
+  const std::int32_t n_micro_batches = settings_.output.pack.packs_per_step / settings_.dp_size;
   PackTask task;
   task.sequence = next_sequence_++;
-  task.is_last_of_step = micro_batch + 1 == n_micro_batches;
+  task.rank = place.rank;
+  task.is_last_of_step = place.micro_batch + 1 == n_micro_batches;
   task.state_before = step.before;
   task.state_after = step.after;
   task.counts.step = static_cast<std::int64_t>(step.step());
-  task.counts.micro_batch = micro_batch;
+  task.counts.micro_batch = place.micro_batch;
   task.counts.micro_batches_in_step = n_micro_batches;
   task.counts.step_target_tokens = step.target_tokens;
   task.planned_around = std::exchange(planned_around_, {});

@@ -23,14 +23,23 @@ namespace stoker {
 /// What planning needs of measured samples.
 std::vector<PlanSample> plan_samples(const MeasuredWindow& window, const CostModel& cost);
 
-/// Walks the order window by window: measures, plans, cuts steps, and hands this rank's packs on in plan order.
-/// Runs on one thread of the pipeline; the plan itself is pure.
+/// Ranks of a run, half-open.
+struct RankSpan {
+  std::int32_t begin = 0, end = 1;
+
+  static RankSpan only(std::int32_t rank) { return {rank, rank + 1}; }
+  bool has(std::int32_t rank) const { return rank >= begin && rank < end; }
+};
+
+/// Walks the order window by window: measures, plans, cuts steps, and hands on the packs of some ranks, step by step
+/// and in a step by (micro-batch, rank). Runs on one thread of the pipeline; the plan itself is pure.
 class Planner {
  public:
   using Hand = std::function<bool(PackTask)>;  ///< false: stop
 
+  /// @param ranks  Whose packs, and lines of the ledger, are handed on; in [0, settings.dp_size).
   Planner(const LoaderSettings& settings, const CostModel& cost, const Dataset& dataset, Measurer& measurer,
-          RunExchange& exchange, StepGate& gate, PlanState start, const Clock& clock);
+          RunExchange& exchange, StepGate& gate, PlanState start, RankSpan ranks, const Clock& clock);
 
   /// Plans until the order ends or `stop` is requested. @return ok at the end of a finite order; what ended the run
   /// otherwise: the packs handed on before come first, on every rank the same.
@@ -45,10 +54,11 @@ class Planner {
  private:
   Status add_window(std::uint64_t window, std::stop_token stop);
   Status check_bad(const MeasuredWindow& window, std::uint64_t n_until_end);
-  PackTask task_for(const StepPlan& step, std::uint32_t pack, std::int64_t micro_batch, std::int64_t n_micro_batches);
+  PackTask task_for(const StepPlan& step, std::size_t pack, PackPlace place);
 
   const LoaderSettings& settings_;
   const CostModel cost_;
+  const RankSpan ranks_;
   const Dataset& dataset_;
   Measurer& measurer_;
   RunExchange& exchange_;

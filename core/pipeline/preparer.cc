@@ -23,6 +23,16 @@ std::size_t expected_bytes(const MeasuredImage& image) {
   return static_cast<std::size_t>(image.upright.height) * static_cast<std::size_t>(image.upright.width) / 2 + 65536;
 }
 
+std::string held_words(std::int32_t n_held) {
+  if (n_held == 0) return "a worker makes one pack while another is handed over";
+  return fmt::format("a trainer holds the {} micro-batches of a step while it asks for more", n_held);
+}
+
+std::string least_words(std::int32_t n_held, std::size_t needed) {
+  if (n_held == 0) return fmt::format("ray.worker_memory must be at least {} MB", (needed >> 20) + 1);
+  return fmt::format("speed.memory_limit must be at least {} MB for this rank", (needed >> 20) + 1);
+}
+
 /// The room of one object, from before its request until its buffer has it. Threads: any.
 class ReservedRoom {
  public:
@@ -63,16 +73,28 @@ class ReservedRoom {
 
 }  // namespace
 
-std::size_t MemoryShares::least_blocks(const LoaderSettings& settings, std::size_t largest_block) {
-  const auto n_held = static_cast<std::size_t>(settings.output.pack.packs_per_step / settings.dp_size);
-  return (n_held + 2) * largest_block;
+std::int32_t MemoryShares::held_by_trainer(const LoaderSettings& settings) {
+  return settings.output.pack.packs_per_step / settings.dp_size;
 }
 
-MemoryShares MemoryShares::of(const LoaderSettings& settings, std::size_t largest_block) {
-  const std::size_t limit = settings.speed.memory_limit_bytes;
-  const std::size_t clips = std::min(limit, 2 * least_blocks(settings, largest_block));
-  const std::size_t encoded = std::max(kLeastEncoded, std::min(limit / 4, limit - clips));
-  return {.blocks = limit - std::min(limit, encoded), .encoded = encoded};
+std::size_t MemoryShares::least_blocks(std::int32_t n_held, std::size_t largest_block) {
+  return (static_cast<std::size_t>(n_held) + 2) * largest_block;
+}
+
+MemoryShares MemoryShares::of(std::size_t limit_bytes, std::int32_t n_held, std::size_t largest_block) {
+  const std::size_t clips = std::min(limit_bytes, 2 * least_blocks(n_held, largest_block));
+  const std::size_t encoded = std::max(kLeastEncoded, std::min(limit_bytes / 4, limit_bytes - clips));
+  return {.blocks = limit_bytes - std::min(limit_bytes, encoded), .encoded = encoded};
+}
+
+Status check_memory(const LoaderSettings& settings, std::int32_t n_held, const qwen_vl::ProcessorConfig& config) {
+  const std::size_t block = largest_block(settings.output.pack, config);
+  const std::size_t needed = MemoryShares::least_blocks(n_held, block) + MemoryShares::kLeastEncoded;
+  if (needed <= settings.speed.memory_limit_bytes) return {};
+  return Status(Reason::kMemoryLimit,
+                fmt::format("{}, and a pack of {} tokens takes up to {} MB: {}, it is {} MB", held_words(n_held),
+                            settings.output.pack.tokens_per_pack, block >> 20, least_words(n_held, needed),
+                            settings.speed.memory_limit_bytes >> 20));
 }
 
 std::size_t largest_block(const PackSettings& pack, const qwen_vl::ProcessorConfig& config) {
@@ -93,37 +115,34 @@ std::size_t largest_block(const PackSettings& pack, const qwen_vl::ProcessorConf
 
 Preparer::Preparer(const LoaderSettings& settings, const Dataset& dataset, std::shared_ptr<const qwen_vl::QwenVl> model,
                    KnownLengths* known, std::shared_ptr<BlockPool> blocks, Fetcher& fetcher, WorkerPool& workers,
-                   const Clock& clock, Done done, Fatal fatal)
+                   std::int32_t n_held, const Clock& clock)
     : settings_(settings),
       dataset_(dataset),
       model_(std::move(model)),
       known_(known),
       blocks_(std::move(blocks)),
-      shares_(MemoryShares::of(settings, largest_block(settings.output.pack, model_->config()))),
+      n_held_(n_held),
+      shares_(MemoryShares::of(settings.speed.memory_limit_bytes, n_held,
+                               largest_block(settings.output.pack, model_->config()))),
       encoded_(std::make_shared<MemoryBudget>(shares_.encoded)),
       fetcher_(fetcher),
       workers_(workers),
       clock_(clock),
-      done_(std::move(done)),
-      fatal_(std::move(fatal)),
       largest_block_(largest_block(settings.output.pack, model_->config())),
       own_(static_cast<std::size_t>(workers.n_threads())) {}
 
 Status Preparer::check_block(std::size_t n_bytes) {
   // Frames are not repeated in time as pictures are, so a pack of clips takes up to temporal_patch times the bytes that
   // were counted with before any row was read.
-  largest_block_ = std::max(largest_block_, BlockPool::rounded(n_bytes));
-  const std::size_t needed = MemoryShares::least_blocks(settings_, largest_block_);
+  const std::size_t needed = MemoryShares::least_blocks(n_held_, std::max(largest_block_, BlockPool::rounded(n_bytes)));
   if (needed <= shares_.blocks) return {};
-  return Status(
-      Reason::kMemoryLimit,
-      fmt::format("a pack with clips takes {} MB, and a trainer holds the {} micro-batches of a step while it "
-                  "asks for more: speed.memory_limit must be at least {} MB for this rank, it is {} MB",
-                  n_bytes >> 20, settings_.output.pack.packs_per_step / settings_.dp_size,
-                  ((needed + MemoryShares::kLeastEncoded) >> 20) + 1, settings_.speed.memory_limit_bytes >> 20));
+  return Status(Reason::kMemoryLimit,
+                fmt::format("{}, and a pack with clips takes {} MB: {}, it is {} MB", held_words(n_held_),
+                            n_bytes >> 20, least_words(n_held_, needed + MemoryShares::kLeastEncoded),
+                            settings_.speed.memory_limit_bytes >> 20));
 }
 
-Status Preparer::admit(PackTask task, std::stop_token stop) {
+Status Preparer::admit(PackTask task, PackJob::Done done, PackJob::Failed failed, std::stop_token stop) {
   const std::size_t n_bytes = PackLayout(shape_of(task, settings_.output.pack, *model_)).n_bytes;
   STOKER_CHECKED(check_block(n_bytes));
   const PlanPosition at{.pack = task.sequence};
@@ -134,7 +153,8 @@ Status Preparer::admit(PackTask task, std::stop_token stop) {
   if (!block.ok()) return std::move(block).status();
   const Timed busy(admit_.busy_ns, clock_);
   admit_.items.add(1);
-  auto job = std::make_shared<PackJob>(std::move(task), settings_.output.pack, model_, std::move(block).value(), done_);
+  auto job = std::make_shared<PackJob>(std::move(task), settings_.output.pack, model_, std::move(block).value(),
+                                       std::move(done), std::move(failed));
   const std::uint64_t priority = job->task().priority;
   if (job->n_parts() == 0) {
     workers_.submit(priority, [job](int) { job->finish_empty(); });
@@ -143,6 +163,7 @@ Status Preparer::admit(PackTask task, std::stop_token stop) {
   // Everything is read off the task before its last part can finish the job.
   const std::size_t n_samples = job->task().members.size();
   for (std::size_t i = 0; i < n_samples; ++i) {
+    if (job->is_rejected(i)) continue;
     if (job->task().sample(i).has_text) {
       start_sample(job, i, stop);
       continue;
@@ -152,7 +173,7 @@ Status Preparer::admit(PackTask task, std::stop_token stop) {
       if (!completed.ok()) {
         const bool is_damage = completed.status().reason() == Reason::kIndexDir;
         if (is_damage && known_ != nullptr) known_->forget_text(job->task().sample(i).entry);
-        return fatal_(std::move(completed).status());
+        return job->fail(std::move(completed).status());
       }
       job->take_completed(i, std::make_shared<const MeasuredSample>(std::move(completed).value()));
       start_sample(job, i, stop);
@@ -219,16 +240,16 @@ void Preparer::picture_arrived(const std::shared_ptr<PackJob>& job, std::size_t 
                                bool is_changed, std::shared_ptr<Lease> held) {
   if (!got.ok()) {
     Status status = std::move(got).status();
-    if (status.code() != Code::kBadSample) return fatal_(std::move(status));
-    note_stale(job->task().sample(i).picture(k), status.reason() == Reason::kMediaNotFound, status);
+    if (status.code() != Code::kBadSample) return job->fail(std::move(status));
+    note_stale(*job, i, k, status.reason() == Reason::kMediaNotFound, status);
     return job->picture_done(i, k, std::move(status));
   }
   auto object = std::make_shared<Buffer>(std::move(got).value());
   workers_.submit(job->task().priority, [this, job, i, k, object, is_changed, held = std::move(held)](int worker) {
     Status status = decode_picture(*job, i, k, object->bytes(), worker);
-    note_stale(job->task().sample(i).picture(k), is_changed, status);
+    note_stale(*job, i, k, is_changed, status);
     if (is_changed && status.ok()) status = note_changed(job->task().sample(i).picture(k).url);
-    if (!status.ok() && status.code() != Code::kBadSample) return fatal_(std::move(status));
+    if (!status.ok() && status.code() != Code::kBadSample) return job->fail(std::move(status));
     *object = Buffer();  // before the pack can be delivered: who takes it finds its memory given back
     job->picture_done(i, k, std::move(status));
   });
@@ -237,7 +258,7 @@ void Preparer::picture_arrived(const std::shared_ptr<PackJob>& job, std::size_t 
 void Preparer::use_whole(const std::shared_ptr<PackJob>& job, std::size_t i, std::size_t k) {
   workers_.submit(job->task().priority, [this, job, i, k](int worker) {
     Status status = decode_picture(*job, i, k, job->task().sample(i).picture(k).whole->bytes.bytes(), worker);
-    if (!status.ok() && status.code() != Code::kBadSample) return fatal_(std::move(status));
+    if (!status.ok() && status.code() != Code::kBadSample) return job->fail(std::move(status));
     job->picture_done(i, k, std::move(status));
   });
 }
@@ -261,9 +282,11 @@ Status Preparer::decode_picture(PackJob& job, std::size_t i, std::size_t k, std:
   return {};
 }
 
-void Preparer::note_stale(const MeasuredImage& planned, bool is_other, const Status& status) {
-  if ((is_other || status.reason() == Reason::kMediaSizeMismatch) && !planned.is_size_from_row && known_ != nullptr)
-    known_->forget_media(planned.key);
+void Preparer::note_stale(PackJob& job, std::size_t i, std::size_t k, bool is_other, const Status& status) {
+  const MeasuredImage& planned = job.task().sample(i).picture(k);
+  if (planned.is_size_from_row || !(is_other || status.reason() == Reason::kMediaSizeMismatch)) return;
+  job.note_stale(i, k);
+  if (known_ != nullptr) known_->forget_media(planned.key);
 }
 
 Status Preparer::note_changed(const std::string& url) {
@@ -291,6 +314,22 @@ void Preparer::count_notes(ImageNotes notes, const std::string& url) {
       log(LogLevel::kInfo, fmt::format("{}: {} (used all the same; counted in the report)", url, kImageNoteNames[n]));
     }
   }
+}
+
+void Preparer::tell(const MemoryBudget& budget, PipelineSnapshot& to) const {
+  to.admit_busy_s = to_seconds(Nanos(admit_.busy_ns.get()));
+  to.admit_wait_memory_s = to_seconds(Nanos(admit_.wait_out_ns.get()));
+  to.packs_admitted = admit_.items.get();
+  to.decoded_megapixels = static_cast<double>(decoded_pixels_.get()) * 1e-6;
+  for (std::size_t n = 0; n < image_notes_.size(); ++n) to.image_notes[n] = image_notes_[n].get();
+  to.changed_media = changed_.get();
+  to.memory_limit_bytes = budget.limit_bytes() + encoded_->limit_bytes();
+  to.memory_in_use_bytes = budget.in_use_bytes() + encoded_->in_use_bytes();
+  to.memory_peak_bytes = budget.peak_bytes() + encoded_->peak_bytes();
+  to.encoded_limit_bytes = encoded_->limit_bytes();
+  to.encoded_in_use_bytes = encoded_->in_use_bytes();
+  to.encoded_peak_bytes = encoded_->peak_bytes();
+  to.blocks_mapped = blocks_->n_mapped();
 }
 
 }  // namespace stoker

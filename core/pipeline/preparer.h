@@ -17,6 +17,7 @@
 #include "pipeline/known_lengths.h"
 #include "pipeline/pack_job.h"
 #include "pipeline/settings.h"
+#include "pipeline/snapshot.h"
 #include "source/source.h"
 
 namespace stoker {
@@ -24,51 +25,46 @@ namespace stoker {
 /// The most that one pack's block can take: every token visual.
 std::size_t largest_block(const PackSettings& pack, const qwen_vl::ProcessorConfig& config);
 
-/// How the memory limit of a rank is divided. Blocks: the trainer holds all micro-batches of a step while it asks for
-/// one more, and that one must fit beside one under way. The rest is for encoded objects, from their request to their
-/// decoding: a quarter, less where blocks need it (a pack of clips takes up to twice what one of pictures does).
+/// How a memory limit is divided. Blocks: the trainer holds all micro-batches of a step while it asks for one more, and
+/// that one must fit beside one under way; a process that prepares for others holds none. The rest is for encoded
+/// objects, from their request to their decoding: a quarter, less where blocks need it (a pack of clips takes up to
+/// twice what one of pictures does).
 struct MemoryShares {
   static constexpr std::size_t kLeastEncoded = std::size_t{8} << 20;
 
   std::size_t blocks = 0;   ///< bytes; 0: the limit is too small
   std::size_t encoded = 0;  ///< an object that is larger goes alone
 
-  static std::size_t least_blocks(const LoaderSettings& settings, std::size_t largest_block);
-  static MemoryShares of(const LoaderSettings& settings, std::size_t largest_block);
+  /// Packs that a trainer holds while it asks for more.
+  static std::int32_t held_by_trainer(const LoaderSettings& settings);
+  static std::size_t least_blocks(std::int32_t n_held, std::size_t largest_block);
+  static MemoryShares of(std::size_t limit_bytes, std::int32_t n_held, std::size_t largest_block);
 };
 
+/// @return MEMORY_LIMIT, with what would fit, if packs of pictures do not. @param n_held  0 for a worker of a cluster.
+Status check_memory(const LoaderSettings& settings, std::int32_t n_held, const qwen_vl::ProcessorConfig& config);
+
 /// Turns planned packs into finished ones: leases memory in plan order, fetches, decodes into the pack's block.
-/// Threads: admit() from one; the rest happens on workers and source threads.
+/// Threads: any; what is begun happens on workers and source threads.
 class Preparer {
  public:
-  using Done = PackJob::Done;
-  using Fatal = std::function<void(Status)>;
-
-  /// @param done   Gets every finished pack, out of order. @param fatal  Gets what ends the run (OUTAGE, FETCH_*,
-  /// INTERNAL), perhaps more than once.
-  /// @param known  Is told what turned out to be another than it says; may be null.
+  /// @param known   Is told what turned out to be another than it says; may be null.
+  /// @param n_held  Finished packs whose blocks others hold, see MemoryShares.
   Preparer(const LoaderSettings& settings, const Dataset& dataset, std::shared_ptr<const qwen_vl::QwenVl> model,
            KnownLengths* known, std::shared_ptr<BlockPool> blocks, Fetcher& fetcher, WorkerPool& workers,
-           const Clock& clock, Done done, Fatal fatal);
+           std::int32_t n_held, const Clock& clock);
 
-  /// Waits for the pack's block, then starts its work; each object waits in plan order for room of its own. @return
-  /// BUDGET, MEMORY_LIMIT, or STOPPED.
-  Status admit(PackTask task, std::stop_token stop);
+  /// Waits, in plan order, for the pack's block, then starts its work; each object waits likewise for room of its own.
+  /// `done` gets the finished pack, or `failed` what ends the run, see PackJob.
+  /// @return BUDGET, MEMORY_LIMIT, or STOPPED; neither is called then.
+  Status admit(PackTask task, PackJob::Done done, PackJob::Failed failed, std::stop_token stop);
 
   /// From now on no object gets room: before the fetcher is stopped.
   void close() { encoded_->close(); }
-  const MemoryBudget& encoded() const { return *encoded_; }
 
   const StageClock& admit_clock() const { return admit_; }
-  std::int64_t decoded_pixels() const { return decoded_pixels_.get(); }
-  /// Pictures whose object was another than the one whose header was read.
-  std::int64_t n_changed() const { return changed_.get(); }
-  /// Pictures that were used although something was odd, by ImageNote.
-  std::array<std::int64_t, kImageNoteCount> image_notes() const {
-    std::array<std::int64_t, kImageNoteCount> counts{};
-    for (std::size_t n = 0; n < counts.size(); ++n) counts[n] = image_notes_[n].get();
-    return counts;
-  }
+  /// Adds what preparing has counted. @param budget  Of the blocks.
+  void tell(const MemoryBudget& budget, PipelineSnapshot& to) const;
 
  private:
   struct Worker {
@@ -93,7 +89,7 @@ class Preparer {
   Status note_changed(const std::string& url);
   void count_notes(ImageNotes notes, const std::string& url);
   /// Later runs measure an object anew that is not what it was planned with.
-  void note_stale(const MeasuredImage& planned, bool is_other, const Status& status);
+  void note_stale(PackJob& job, std::size_t i, std::size_t k, bool is_other, const Status& status);
   Status check_block(std::size_t n_bytes);
 
   const LoaderSettings& settings_;
@@ -101,19 +97,18 @@ class Preparer {
   const std::shared_ptr<const qwen_vl::QwenVl> model_;
   KnownLengths* const known_;
   const std::shared_ptr<BlockPool> blocks_;
+  const std::int32_t n_held_;
   const MemoryShares shares_;
   const std::shared_ptr<MemoryBudget> encoded_;
   Fetcher& fetcher_;
   WorkerPool& workers_;
   const Clock& clock_;
-  const Done done_;
-  const Fatal fatal_;
   StageClock admit_;
   Counter decoded_pixels_;
   Counter changed_;
   std::array<Counter, kImageNoteCount> image_notes_;
-  std::size_t largest_block_;  // of images only, or of a pack with clips that was admitted; admit()'s thread
-  std::vector<Worker> own_;    // one per worker
+  const std::size_t largest_block_;  // of images only
+  std::vector<Worker> own_;          // one per worker
 };
 
 }  // namespace stoker

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <stop_token>
@@ -23,6 +24,12 @@ class StepGate {
   bool pass(std::int64_t step, std::stop_token stop) STOKER_EXCLUDES(mu_) {
     MutexLock lock(mu_);
     return changed_.wait(lock, stop, [&]() STOKER_NO_ANALYSIS { return step <= wanted_ + prefetch_steps_; });
+  }
+  /// The same for so long at most. @return Whether it may.
+  bool pass_within(std::int64_t step, std::chrono::milliseconds timeout, std::stop_token stop) STOKER_EXCLUDES(mu_) {
+    MutexLock lock(mu_);
+    return changed_.wait_for(lock, stop, timeout,
+                             [&]() STOKER_NO_ANALYSIS { return step <= wanted_ + prefetch_steps_; });
   }
   int prefetch_steps() const { return prefetch_steps_; }
 
