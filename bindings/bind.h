@@ -37,5 +37,6 @@ void bind_inspect(nanobind::module_& m);
 void bind_probe(nanobind::module_& m);
 void bind_forecast(nanobind::module_& m);
 void bind_model(nanobind::module_& m);
+void bind_remote(nanobind::module_& m);
 
 }  // namespace stoker

@@ -33,4 +33,7 @@ NB_MODULE(_core, m) {
 #ifdef STOKER_BIND_FORECAST
   stoker::bind_forecast(m);
 #endif
+#ifdef STOKER_BIND_REMOTE
+  stoker::bind_remote(m);
+#endif
 }
