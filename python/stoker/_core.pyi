@@ -715,3 +715,114 @@ class CoreIndexer:
     def report(self) -> dict: ...
 
     def stop(self) -> None: ...
+
+class TaskInfo:
+    """A pack that a worker is to make."""
+
+    @property
+    def sequence(self) -> int: ...
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def step(self) -> int: ...
+
+    @property
+    def micro_batch(self) -> int: ...
+
+    @property
+    def micro_batches_in_step(self) -> int: ...
+
+    @property
+    def is_last_of_step(self) -> bool: ...
+
+    @property
+    def n_bytes(self) -> int: ...
+
+    @property
+    def n_samples(self) -> int: ...
+
+    @property
+    def cost(self) -> int: ...
+
+    @property
+    def message(self) -> bytes: ...
+
+class CoreCoordinator:
+    """Plans for all ranks of a run and keeps its books."""
+
+    @staticmethod
+    def create(settings: LoaderSettings) -> CoreCoordinator:
+        """Begins to open model and manifests on a thread."""
+
+    def open_within(self, milliseconds: int) -> bool: ...
+
+    def progress(self) -> str: ...
+
+    @property
+    def fingerprint(self) -> str: ...
+
+    def report(self) -> dict: ...
+
+    def close(self) -> None: ...
+
+    def welcome(self) -> bytes: ...
+
+    def start(self, state: LoaderState, accepted: Sequence[str]) -> None: ...
+
+    def want_step(self, step: int) -> None: ...
+
+    def next_task_within(self, milliseconds: int) -> TaskInfo | None:
+        """
+        The next pack in plan order, or None if none came in time or all were handed out.
+        """
+
+    @property
+    def is_at_end(self) -> bool: ...
+
+    def deliver(self, sequence: int, made: bytes) -> bytes:
+        """In each rank's order. What the rank is told."""
+
+    def end(self) -> bytes:
+        """What a rank is told after its last pack."""
+
+    def describe(self, sample_id: int) -> tuple[int, str, int, int, list[str]]: ...
+
+class MadePack:
+    """A finished pack on its way to its rank."""
+
+    @property
+    def made(self) -> bytes: ...
+
+    @property
+    def pixels(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', writable=False)]: ...
+
+    @property
+    def tail(self) -> bytes: ...
+
+    @property
+    def n_bytes(self) -> int: ...
+
+class CorePackWorker:
+    """Makes packs that a coordinator has planned."""
+
+    @staticmethod
+    def create(settings: LoaderSettings) -> CorePackWorker:
+        """Begins to open model and manifests on a thread."""
+
+    def open_within(self, milliseconds: int) -> bool: ...
+
+    def progress(self) -> str: ...
+
+    @property
+    def fingerprint(self) -> str: ...
+
+    def report(self) -> dict: ...
+
+    def close(self) -> None: ...
+
+    def make(self, message: bytes, rejected: Sequence[int] = [], only: int = -1, why_rejected: str = '') -> MadePack:
+        """
+        Makes a pack; several threads may. `rejected` members are given up, `only` tries one and gives no payload.
+        """
