@@ -144,7 +144,8 @@ void bind_coordinator(nb::module_& m) {
 void bind_worker(nb::module_& m) {
   nb::class_<MadePack>(m, "MadePack", "A finished pack on its way to its rank.")
       .def_prop_ro("made", [](const MadePack& p) { return bytes_of(p.made); })
-      .def_prop_ro("pixels", &pixels_array)
+      // Its owner is in the array; a property's own policy would name this object in its place.
+      .def_prop_ro("pixels", &pixels_array, nb::rv_policy::reference)
       .def_prop_ro("tail", [](const MadePack& p) { return bytes_of(p.tail); })
       .def_prop_ro("n_bytes", &MadePack::n_bytes);
   bind_engine<PackWorker>(m, "CorePackWorker", "Makes packs that a coordinator has planned.")
