@@ -247,13 +247,16 @@ def _rates(node_id: str, now: Snapshot, before: Snapshot | None) -> dict[str, fl
     if not isinstance(new, NodeFacts) or not isinstance(old, NodeFacts) or new.at_s <= old.at_s:
         return none
     seconds = new.at_s - old.at_s
+    busy = min(1.0, (new.cpu_busy_s - old.cpu_busy_s) / seconds / new.n_cores)
+    if not new.nic:
+        return none | {"cpu_share": busy}
     sent, received = (new.nic_sent - old.nic_sent) / seconds, (new.nic_received - old.nic_received) / seconds
     try:
         full = float(now.nodes[node_id].get("Labels", {}).get(NIC_LABEL, "")) * 1e9 / 8
     except ValueError:
         full = 0.0
     return {
-        "cpu_share": min(1.0, (new.cpu_busy_s - old.cpu_busy_s) / seconds / new.n_cores),
+        "cpu_share": busy,
         "sent_bytes_per_s": sent,
         "received_bytes_per_s": received,
         "nic_share": max(sent, received) / full if full > 0 else None,

@@ -1,0 +1,350 @@
+"""Whatever is killed, whenever: the batches are those of the run that nobody disturbed, and nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ray", reason="Ray is not installed: pip install 'stoker[ray]'")
+
+import ray
+from loader_data import good_data, settings_for
+from ray_cluster import RayCluster, is_alive, until
+from stoker import Loader, Settings
+
+SCRIPT = Path(__file__).with_name("ray_trainer.py")
+N_RANKS = 2
+N_STEPS = 40
+STEP_S = 0.03
+
+
+class Trainer:
+    """A rank's process; its lines are read as they come."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.process = subprocess.Popen(
+            [sys.executable, str(SCRIPT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self._lines: list[dict[str, Any]] = []
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+        until(lambda: bool(self._lines), "a trainer process is ready", 60)
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            try:
+                self._lines.append(json.loads(line))
+            except ValueError:  # cut off by a kill
+                return
+
+    def begin(self, settings: Settings, state: dict[str, Any] | None, n_steps: int) -> None:
+        self._lines.clear()
+        order = {
+            "settings": settings.to_dict(hide_secrets=False),
+            "rank": self.rank,
+            "size": N_RANKS,
+            "state": state,
+            "n_steps": n_steps,
+            "step_s": STEP_S,
+        }
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(order) + "\n")
+        self.process.stdin.flush()
+
+    @property
+    def steps(self) -> dict[int, list[str]]:
+        return {line["step"]: line["digests"] for line in list(self._lines) if "step" in line}
+
+    @property
+    def end(self) -> dict[str, Any] | None:
+        return next((line for line in list(self._lines) if "end" in line), None)
+
+    @property
+    def state(self) -> dict[str, Any] | None:
+        """The last one that it has told: a trainer's checkpoint."""
+        return next((line["state"] for line in reversed(list(self._lines)) if "step" in line), None)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(10)
+        self._reader.join(10)
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
+
+class Trainers:
+    """All ranks of a job, in processes that live on from run to run."""
+
+    def __init__(self, settings: Settings, wanted: list[list[list[str]]]) -> None:
+        self._settings, self._wanted = settings, wanted
+        self._n_runs = 0
+        with ThreadPoolExecutor(N_RANKS) as pool:
+            self.ranks = list(pool.map(Trainer, range(N_RANKS)))
+
+    def begin(self, state: dict[str, Any] | None = None, **changes: Any) -> None:
+        """Each run has a name of its own, as a restarted job has."""
+        self._n_runs += 1
+        run = {"run": f"kills{os.getpid()}-{self._n_runs}", "rank_timeout_s": 3.0, "placement": "spread", **changes}
+        for rank in self.ranks:
+            rank.begin(self._settings.replace(ray=run), state, N_STEPS)
+
+    def replace(self, rank: int) -> None:
+        self.ranks[rank].kill()
+        self.ranks[rank] = Trainer(rank)
+
+    def coordinator(self) -> Any:
+        return ray.get_actor(self.coordinator_name(), namespace="stoker")
+
+    def coordinator_name(self) -> str:
+        def names() -> list[str]:
+            return [
+                actor["name"]
+                for actor in ray.util.list_named_actors(all_namespaces=True)
+                if actor["name"].startswith(f"stoker-kills{os.getpid()}-{self._n_runs}-")
+            ]
+
+        until(lambda: len(names()) == 1, lambda: f"a coordinator: {names()}, {self.told()}", 60)
+        return names()[0]
+
+    def status(self) -> dict[str, Any]:
+        return dict(ray.get(self.coordinator().status.remote(), timeout=20))
+
+    def until_step(self, step: int) -> None:
+        """Until rank 0 has got it."""
+        until(lambda: step in self.ranks[0].steps or self.ranks[0].end is not None, self.told, 120)
+        assert step in self.ranks[0].steps, self.told()
+
+    def until_ended(self, *, but: int = -1) -> list[dict[str, Any]]:
+        """How each rank's run ended, but for one that was killed."""
+        ranks = [rank for rank in self.ranks if rank.rank != but]
+        until(lambda: all(rank.end is not None for rank in ranks), self.told, 120)
+        self.check()
+        return [rank.end for rank in ranks if rank.end is not None]
+
+    def check(self) -> None:
+        """What has come so far is as it should be."""
+        for rank in self.ranks:
+            for step, digests in rank.steps.items():
+                assert digests == self._wanted[rank.rank][step], f"rank {rank.rank}, step {step}"
+
+    def checkpoint(self) -> dict[str, Any] | None:
+        """Of the job: the last that all ranks have reached."""
+        states = [rank.state for rank in self.ranks]
+        if any(state is None for state in states):
+            return None
+        return min((state for state in states if state is not None), key=lambda state: int(state["step"]))
+
+    def told(self) -> str:
+        return "; ".join(f"rank {r.rank}: steps {sorted(r.steps)[-1:]}, end {r.end}" for r in self.ranks)
+
+    def close(self) -> None:
+        for rank in self.ranks:
+            rank.kill()
+
+
+@pytest.fixture(scope="module")
+def run_settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    folder = tmp_path_factory.mktemp("ray_kills")
+    return settings_for(good_data(folder / "data", 30, sizes=True), folder)
+
+
+@pytest.fixture(scope="module")
+def wanted(run_settings: Settings) -> list[list[list[str]]]:
+    """Digests by rank and step of the run that nobody disturbs, without a cluster."""
+    loaders = [Loader(run_settings, dp_rank=rank, dp_size=N_RANKS) for rank in range(N_RANKS)]
+    ranks = [loader.steps() for loader in loaders]
+    steps = [[[batch.digest() for batch in next(rank)] for rank in ranks] for _ in range(N_STEPS)]
+    for loader in loaders:
+        loader.close()
+    return [[step[rank] for step in steps] for rank in range(N_RANKS)]
+
+
+@pytest.fixture(scope="module")
+def trainers(ray_cluster: RayCluster, run_settings: Settings, wanted: list[list[list[str]]]) -> Iterator[Trainers]:
+    ray_cluster.connect()
+    made = Trainers(run_settings, wanted)
+    yield made
+    made.close()
+
+
+def somewhere(rng: random.Random, first: int = 0) -> int:
+    return rng.randrange(first, N_STEPS - 8)
+
+
+def pause(rng: random.Random) -> None:
+    time.sleep(rng.random() * 0.15)  # no wait for anything: it spreads the kills
+
+
+# --- what the run survives
+
+
+def check_worker_kills(cluster: RayCluster, trainers: Trainers, seed: int, n_kills: int) -> None:
+    rng = random.Random(seed)
+    trainers.begin(workers=3)
+    killed: set[int] = set()
+
+    def alive() -> list[int]:
+        return [w["pid"] for w in trainers.status()["workers"] if w["pid"] and w["pid"] not in killed]
+
+    for step in sorted(somewhere(rng) for _ in range(n_kills)):
+        trainers.until_step(step)
+        pause(rng)
+        until(lambda: len(alive()) > 0, "a worker is there", 60)
+        pid = rng.choice(alive())
+        os.kill(pid, signal.SIGKILL)
+        killed.add(pid)
+        until(lambda: trainers.status()["counters"].get("died", 0) == len(killed), "the death is noticed", 30)
+    assert [end["end"] for end in trainers.until_ended()] == ["done"] * N_RANKS
+    assert all(len(rank.steps) == N_STEPS for rank in trainers.ranks)
+    cluster.settle()
+
+
+def test_killed_workers_change_nothing(ray_cluster: RayCluster, trainers: Trainers) -> None:
+    check_worker_kills(ray_cluster, trainers, seed=1, n_kills=3)
+
+
+def check_node_kills(cluster: RayCluster, trainers: Trainers, seed: int) -> None:
+    """A node on which packs are made, and lie, loses power."""
+    rng = random.Random(seed)
+    with cluster.extra_node() as node:
+        trainers.begin(workers=3)
+        trainers.until_step(somewhere(rng))
+        workers = trainers.status()["workers"]
+        assert node.node_id in {worker["node"] for worker in workers}, workers
+        pause(rng)
+        cluster.kill_node(node)
+        assert [end["end"] for end in trainers.until_ended()] == ["done"] * N_RANKS
+    assert all(len(rank.steps) == N_STEPS for rank in trainers.ranks)
+    cluster.settle()
+
+
+def test_a_killed_node_changes_nothing(ray_cluster: RayCluster, trainers: Trainers) -> None:
+    check_node_kills(ray_cluster, trainers, seed=1)
+
+
+# --- what the run does not survive: it ends with the reason, and goes on from a state
+
+
+def check_ends(cluster: RayCluster, trainers: Trainers, victim: str, seed: int, n_kills: int) -> None:
+    """The run is begun, killed, and resumed from the job's last checkpoint, until it has been killed so often."""
+    rng = random.Random(seed)
+    state: dict[str, Any] | None = None
+    for turn in range(n_kills + 1):
+        trainers.begin(state)
+        if turn == n_kills:
+            break
+        at = 0 if state is None else int(state["step"])
+        trainers.until_step(min(at + rng.randrange(N_STEPS // (n_kills + 1)), N_STEPS - 4))
+        pause(rng)
+        rank = rng.randrange(N_RANKS)
+        began = time.monotonic()
+        if victim == "coordinator":
+            os.kill(pid_of(cluster, trainers.coordinator_name()), signal.SIGKILL)
+            ends = trainers.until_ended()
+        else:
+            trainers.ranks[rank].process.send_signal(signal.SIGKILL)
+            ends = trainers.until_ended(but=rank)
+        assert time.monotonic() - began < 20
+        trainers.check()
+        codes = {end["end"] for end in ends}
+        assert codes <= {"COORDINATOR_LOST" if victim == "coordinator" else "RANK_LOST", "done"}, ends
+        state = trainers.checkpoint() or state
+        if victim == "rank":
+            cluster.settle()  # the coordinator has ended itself, and all that it made
+            trainers.replace(rank)
+        else:
+            cluster.settle()
+        if state is not None and int(state["step"]) >= N_STEPS:
+            state = None  # it came to its end: once more from the beginning
+    assert [end["end"] for end in trainers.until_ended()] == ["done"] * N_RANKS
+    at = 0 if state is None else int(state["step"])
+    assert all(sorted(rank.steps) == list(range(at, N_STEPS)) for rank in trainers.ranks)
+    cluster.settle()
+
+
+def pid_of(cluster: RayCluster, name: str) -> int:
+    return next(int(actor["Pid"]) for actor in cluster.actors() if actor["Name"] == name)
+
+
+@pytest.mark.parametrize("victim", ["coordinator", "rank"])
+def test_a_killed_coordinator_or_rank_ends_the_run_and_it_goes_on_from_its_state(
+    ray_cluster: RayCluster, trainers: Trainers, victim: str
+) -> None:
+    check_ends(ray_cluster, trainers, victim, seed=1, n_kills=2)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("victim", ["worker", "node", "coordinator", "rank"])
+def test_twenty_kills(ray_cluster: RayCluster, trainers: Trainers, victim: str, seed: int) -> None:
+    """Of each, with those of the ordinary tests besides."""
+    if victim == "worker":
+        check_worker_kills(ray_cluster, trainers, seed=100 + seed, n_kills=5)
+    elif victim == "node":
+        for turn in range(5):
+            check_node_kills(ray_cluster, trainers, seed=1000 * seed + turn)
+    else:
+        check_ends(ray_cluster, trainers, victim, seed=100 + seed, n_kills=5)
+
+
+# --- what is only slow, or full
+
+
+def test_a_worker_that_no_longer_moves_holds_nobody_up(ray_cluster: RayCluster, trainers: Trainers) -> None:
+    trainers.begin(workers=2)
+    trainers.until_step(8)
+    worker = trainers.status()["workers"][0]
+    os.kill(worker["pid"], signal.SIGSTOP)
+    try:
+        assert [end["end"] for end in trainers.until_ended()] == ["done"] * N_RANKS
+        assert all(len(rank.steps) == N_STEPS for rank in trainers.ranks)
+    finally:
+        if is_alive(worker["pid"]):
+            os.kill(worker["pid"], signal.SIGCONT)
+    ray_cluster.settle()
+
+
+def test_a_slow_trainer_never_fills_the_object_stores(ray_cluster: RayCluster, run_settings: Settings) -> None:
+    """Made ahead is what `store_limit` allows, however long nobody takes it; nothing is ever spilled."""
+    ray_cluster.connect()
+    limit = 30_000_000
+    speed = {**run_settings.to_dict()["speed"], "prefetch_steps": 64}
+    ahead = run_settings.replace(speed=speed, ray={"run": "slow", "store_limit": limit, "placement": "spread"})
+    with Loader(ahead) as loader:
+        steps = loader.steps()
+        held = [next(steps)]
+        highest = 0
+        seen: list[int] = []
+
+        def is_steady() -> bool:
+            nonlocal highest
+            seen.append(ray_cluster.store_bytes())
+            highest = max(highest, seen[-1])
+            return len(seen) > 30 and len(set(seen[-30:])) == 1
+
+        until(is_steady, lambda: f"{seen[-40:]}", 60)
+        assert highest > limit / 2, "made ahead"
+        # As much again for copies on the rank's node, and a step.
+        assert highest <= 2 * limit + 10_000_000
+        for _ in range(5):
+            held = [next(steps)]
+            highest = max(highest, ray_cluster.store_bytes())
+        assert highest <= 2 * limit + 10_000_000
+        del held
+    assert sum(use.spilled_bytes for use in ray_cluster.store().values()) == 0
+    ray_cluster.settle()
