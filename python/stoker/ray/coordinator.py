@@ -422,6 +422,7 @@ class Coordinator:
         self._workforce = Workforce(
             worker_class=self.worker_class,
             settings=settings,
+            dp_size=self._roster.dp_size,
             choices=placed.choices,
             slots=lambda place: _slots(place, room),
             scheduler=self._scheduler,

@@ -17,6 +17,7 @@ from stoker.errors import UnavailableError
 from stoker.loader import core_settings
 from stoker.ray.protocol import Ended
 from stoker.settings import Settings
+from stoker.topology import Topology
 
 __all__ = ["Opened", "PackWorker"]
 
@@ -45,11 +46,12 @@ class PackWorker:
     def __init__(self) -> None:
         self._worker: Any = None
 
-    def open(self, settings: Settings, threads: int, memory_bytes: int) -> Opened | Ended:
+    def open(self, settings: Settings, dp_size: int, threads: int, memory_bytes: int) -> Opened | Ended:
         """Opens the model and the data.
 
         Args:
             settings: Of the run.
+            dp_size: Ranks of the job.
             threads: That decode and tokenise; 0: as the settings say.
             memory_bytes: For packs and encoded objects; 0: as the settings say.
         """
@@ -59,7 +61,7 @@ class PackWorker:
                 speed = dataclasses.replace(speed, cpu_threads=threads)
             if memory_bytes:
                 speed = dataclasses.replace(speed, memory_limit=memory_bytes)
-            self._worker = worker = self._engine(dataclasses.replace(settings, speed=speed))
+            self._worker = worker = self._engine(dataclasses.replace(settings, speed=speed), dp_size)
             while not worker.open_within(_TICK_MS):
                 pass
             return Opened(
@@ -109,8 +111,8 @@ class PackWorker:
         if self._worker is not None:
             self._worker.close()
 
-    def _engine(self, settings: Settings) -> Any:
-        return vars(_core)["CorePackWorker"].create(core_settings(settings))
+    def _engine(self, settings: Settings, dp_size: int) -> Any:
+        return vars(_core)["CorePackWorker"].create(core_settings(settings, Topology(dp_size=dp_size)))
 
 
 def padded(pixels: Any, tail: Any) -> list[np.ndarray]:

@@ -50,6 +50,7 @@ class Workforce:
     Args:
         worker_class: The actor's class, `worker.PackWorker`.
         settings: Given to each worker by a call, never kept by the cluster.
+        dp_size: Ranks of the job.
         choices: Where they run, and with what.
         scheduler: Told of every worker that comes and goes.
         fingerprint: That of the coordinator; a worker with another one sees other data.
@@ -63,6 +64,7 @@ class Workforce:
         *,
         worker_class: Any,
         settings: Settings,
+        dp_size: int,
         choices: Choices,
         slots: Callable[[WorkerPlace], int],
         scheduler: Scheduler,
@@ -73,7 +75,7 @@ class Workforce:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._class = ray.remote(worker_class)
-        self._settings, self._choices, self._slots = settings, choices, slots
+        self._settings, self._dp_size, self._choices, self._slots = settings, dp_size, choices, slots
         self._scheduler, self._fingerprint = scheduler, fingerprint
         self._on_made, self._on_change, self._on_error = on_made, on_change, on_error
         self._clock = clock
@@ -260,7 +262,9 @@ class Workforce:
 
     async def _open(self, worker: _Worker, slots: int) -> None:
         try:
-            opened = await worker.actor.open.remote(self._settings, worker.place.threads, self._choices.worker_memory)
+            opened = await worker.actor.open.remote(
+                self._settings, self._dp_size, worker.place.threads, self._choices.worker_memory
+            )
         except RayError as error:
             if not self._is_ended and worker.worker_id in self._workers:
                 self._died(worker, _said(error), is_suspicious=False)
