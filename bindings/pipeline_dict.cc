@@ -70,6 +70,8 @@ nb::dict pipeline_dict(const PipelineSnapshot& p) {
   memory["encoded_limit_bytes"] = p.encoded_limit_bytes;
   memory["encoded_in_use_bytes"] = p.encoded_in_use_bytes;
   memory["encoded_peak_bytes"] = p.encoded_peak_bytes;
+  memory["decoders_limit_bytes"] = p.decoders_limit_bytes;
+  memory["decoders_peak_bytes"] = p.decoders_peak_bytes;
   memory["in_use_bytes"] = p.memory_in_use_bytes;
   memory["peak_bytes"] = p.memory_peak_bytes;
   memory["blocks_mapped"] = p.blocks_mapped;

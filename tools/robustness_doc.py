@@ -37,7 +37,7 @@ TITLES = {
     "JSL": "Rows and references",
     "TXT": "Texts and turns",
     "NET": "Storage",
-    "LDR": "Order and resume",
+    "LDR": "Order, resume, memory and processes",
     "PCK": "Packs",
     "X": "Further cases",
 }

@@ -29,7 +29,7 @@ struct ImageInfo {
   bool is_turned_always = false;
   ImageNotes notes;  ///< what is odd, as far as the header shows it
   /// Whole-picture buffers that decoding needs (several scans, interlacing, codecs that give no rows): lease them
-  /// before `PatchDecoder::decode`. What a decoder took once it keeps.
+  /// before `PatchDecoder::decode`. What a decoder took once it keeps for as long as it lives.
   std::size_t scratch_bytes = 0;
 
   /// The orientation that is applied; `is_exif_applied` as in ImageOptions.

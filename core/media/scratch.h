@@ -3,13 +3,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <memory>
-#include <new>
+
+#include "mem/buffer_pool.h"
 
 namespace stoker {
 
-/// Memory that grows to the largest size asked for and stays, aligned to 64 bytes. New memory is zero; old content is
-/// kept only while the size fits.
+/// Memory that grows to the largest size asked for and stays, aligned to 64 bytes; of the process's pool, which has it
+/// again in the end. New memory is zero; old content is kept only while the size fits.
 class Scratch {
  public:
   template <typename T>
@@ -18,19 +18,20 @@ class Scratch {
     if (n_bytes > size_) {
       data_.reset();
       size_ = 0;
-      data_.reset(static_cast<std::byte*>(::operator new[](n_bytes, kAlign)));
-      std::memset(data_.get(), 0, n_bytes);
+      data_ = take_pooled(n_bytes + kAlign);
       size_ = n_bytes;
+      std::memset(begin(), 0, n_bytes);
     }
-    return reinterpret_cast<T*>(data_.get());
+    return reinterpret_cast<T*>(begin());
   }
 
  private:
-  static constexpr std::align_val_t kAlign{64};
-  struct Delete {
-    void operator()(std::byte* data) const { ::operator delete[](data, kAlign); }
-  };
-  std::unique_ptr<std::byte[], Delete> data_;
+  static constexpr std::size_t kAlign = 64;
+  std::byte* begin() const {
+    const auto at = reinterpret_cast<std::uintptr_t>(data_.get());
+    return data_.get() + (kAlign - at % kAlign) % kAlign;
+  }
+  PooledBytes data_;
   std::size_t size_ = 0;
 };
 

@@ -84,7 +84,7 @@ std::size_t MemoryShares::least_blocks(std::int32_t n_held, std::size_t largest_
 MemoryShares MemoryShares::of(std::size_t limit_bytes, std::int32_t n_held, std::size_t largest_block) {
   const std::size_t clips = std::min(limit_bytes, 2 * least_blocks(n_held, largest_block));
   const std::size_t encoded = std::max(kLeastEncoded, std::min(limit_bytes / 4, limit_bytes - clips));
-  return {.blocks = limit_bytes - std::min(limit_bytes, encoded), .encoded = encoded};
+  return {.blocks = limit_bytes - std::min(limit_bytes, encoded), .encoded = encoded, .decoders = limit_bytes / 8};
 }
 
 Status check_memory(const LoaderSettings& settings, std::int32_t n_held, const qwen_vl::ProcessorConfig& config) {
@@ -125,6 +125,7 @@ Preparer::Preparer(const LoaderSettings& settings, const Dataset& dataset, std::
       shares_(MemoryShares::of(settings.speed.memory_limit_bytes, n_held,
                                largest_block(settings.output.pack, model_->config()))),
       encoded_(std::make_shared<MemoryBudget>(shares_.encoded)),
+      decoders_(std::make_shared<MemoryBudget>(shares_.decoders)),
       fetcher_(fetcher),
       workers_(workers),
       clock_(clock),
@@ -245,41 +246,69 @@ void Preparer::picture_arrived(const std::shared_ptr<PackJob>& job, std::size_t 
     return job->picture_done(i, k, std::move(status));
   }
   auto object = std::make_shared<Buffer>(std::move(got).value());
-  workers_.submit(job->task().priority, [this, job, i, k, object, is_changed, held = std::move(held)](int worker) {
-    Status status = decode_picture(*job, i, k, object->bytes(), worker);
+  const std::span<const std::byte> bytes = object->bytes();
+  auto decode = [this, job, i, k, object, is_changed, held = std::move(held)](int worker, Lease& room) {
+    Status status = decode_picture(*job, i, k, object->bytes(), worker, room);
     note_stale(*job, i, k, is_changed, status);
     if (is_changed && status.ok()) status = note_changed(job->task().sample(i).picture(k).url);
     if (!status.ok() && status.code() != Code::kBadSample) return job->fail(std::move(status));
     *object = Buffer();  // before the pack can be delivered: who takes it finds its memory given back
     job->picture_done(i, k, std::move(status));
-  });
+  };
+  decode_later(job, i, k, bytes, std::move(decode));
 }
 
 void Preparer::use_whole(const std::shared_ptr<PackJob>& job, std::size_t i, std::size_t k) {
-  workers_.submit(job->task().priority, [this, job, i, k](int worker) {
-    Status status = decode_picture(*job, i, k, job->task().sample(i).picture(k).whole->bytes.bytes(), worker);
+  const std::span<const std::byte> bytes = job->task().sample(i).picture(k).whole->bytes.bytes();
+  decode_later(job, i, k, bytes, [this, job, i, k, bytes](int worker, Lease& room) {
+    Status status = decode_picture(*job, i, k, bytes, worker, room);
     if (!status.ok() && status.code() != Code::kBadSample) return job->fail(std::move(status));
     job->picture_done(i, k, std::move(status));
   });
 }
 
+void Preparer::decode_later(const std::shared_ptr<PackJob>& job, std::size_t i, std::size_t k,
+                            std::span<const std::byte> object, std::function<void(int worker, Lease& room)> decode) {
+  const std::uint64_t priority = job->task().priority;
+  const bool is_frame = k >= job->task().sample(i).images.size();
+  const std::size_t n_bytes = decoder_bytes(settings_.output, *model_, is_frame, object);
+  if (n_bytes <= shares_.decoders / own_.size()) {  // which the worker's decoder may keep
+    return workers_.submit(priority, [decode = std::move(decode)](int worker) {
+      Lease none;
+      decode(worker, none);
+    });
+  }
+  // Whoever has room needs nothing else to come to its end, so no order of grants can hang.
+  decoders_->acquire_later(
+      n_bytes, {.pack = job->task().sequence}, [this, priority, decode = std::move(decode)](Lease lease) {
+        workers_.submit(priority, [decode, room = std::make_shared<Lease>(std::move(lease))](int worker) {
+          decode(worker, *room);
+        });
+      });
+}
+
 Status Preparer::decode_picture(PackJob& job, std::size_t i, std::size_t k, std::span<const std::byte> object,
-                                int worker) {
+                                int worker, Lease& room) {
   const MeasuredSample& sample = job.task().sample(i);
   const MeasuredImage& planned = sample.picture(k);
   decoded_pixels_.add(std::int64_t{planned.upright.height} * planned.upright.width);
   Worker& own = own_[static_cast<std::size_t>(worker)];
+  Status status;
   if (k < sample.images.size()) {
-    STOKER_CHECKED(decode_measured(settings_.output, *model_, planned, object, own.decoder, job.patches_of(i, k)));
+    status = decode_measured(settings_.output, *model_, planned, object, own.decoder, job.patches_of(i, k));
   } else {
     std::size_t frame = k - sample.images.size();
     std::size_t clip = 0;
     while (frame >= sample.clips[clip].frames.size()) frame -= sample.clips[clip++].frames.size();
-    STOKER_CHECKED(decode_frame(settings_.output, *model_, sample.clips[clip], frame, object, own.decoder,
-                                own.frame_patches, job.clip_patches_of(i, clip)));
+    status = decode_frame(settings_.output, *model_, sample.clips[clip], frame, object, own.decoder, own.frame_patches,
+                          job.clip_patches_of(i, clip));
   }
-  if (!own.decoder.notes().is_empty()) count_notes(own.decoder.notes(), planned.url);
-  return {};
+  if (status.ok() && !own.decoder.notes().is_empty()) count_notes(own.decoder.notes(), planned.url);
+  if (room.bytes() > 0) {
+    own = Worker();  // it would keep the memory
+    room.release();
+  }
+  return status;
 }
 
 void Preparer::note_stale(PackJob& job, std::size_t i, std::size_t k, bool is_other, const Status& status) {
@@ -329,6 +358,8 @@ void Preparer::tell(const MemoryBudget& budget, PipelineSnapshot& to) const {
   to.encoded_limit_bytes = encoded_->limit_bytes();
   to.encoded_in_use_bytes = encoded_->in_use_bytes();
   to.encoded_peak_bytes = encoded_->peak_bytes();
+  to.decoders_limit_bytes = decoders_->limit_bytes();
+  to.decoders_peak_bytes = decoders_->peak_bytes();
   to.blocks_mapped = blocks_->n_mapped();
 }
 

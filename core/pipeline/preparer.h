@@ -34,6 +34,9 @@ struct MemoryShares {
 
   std::size_t blocks = 0;   ///< bytes; 0: the limit is too small
   std::size_t encoded = 0;  ///< an object that is larger goes alone
+  /// Beside the limit: what formats that do not come in strips hold while they are decoded, and as much again for what
+  /// decoders keep for the next picture. A picture that takes more goes alone.
+  std::size_t decoders = 0;
 
   /// Packs that a trainer holds while it asks for more.
   static std::int32_t held_by_trainer(const LoaderSettings& settings);
@@ -60,7 +63,10 @@ class Preparer {
   Status admit(PackTask task, PackJob::Done done, PackJob::Failed failed, std::stop_token stop);
 
   /// From now on no object gets room: before the fetcher is stopped.
-  void close() { encoded_->close(); }
+  void close() {
+    encoded_->close();
+    decoders_->close();
+  }
 
   const StageClock& admit_clock() const { return admit_; }
   /// Adds what preparing has counted. @param budget  Of the blocks.
@@ -77,7 +83,12 @@ class Preparer {
                     std::stop_token stop);
   void fetch_picture(const std::shared_ptr<PackJob>& job, std::size_t i, std::size_t k, Lease lease,
                      std::stop_token stop);
-  Status decode_picture(PackJob& job, std::size_t i, std::size_t k, std::span<const std::byte> object, int worker);
+  /// Calls `decode` on a worker once there is room for what the picture's decoder must hold. The lease is given to
+  /// decode_picture().
+  void decode_later(const std::shared_ptr<PackJob>& job, std::size_t i, std::size_t k,
+                    std::span<const std::byte> object, std::function<void(int worker, Lease& room)> decode);
+  Status decode_picture(PackJob& job, std::size_t i, std::size_t k, std::span<const std::byte> object, int worker,
+                        Lease& room);
   /// The pictures of sample `i` that stand in its row, which is parsed once for all of them.
   void read_row_pictures(const std::shared_ptr<PackJob>& job, std::size_t i, std::vector<std::size_t> inlined);
   /// @param held  room for the bytes that is not the buffer's own
@@ -100,6 +111,7 @@ class Preparer {
   const std::int32_t n_held_;
   const MemoryShares shares_;
   const std::shared_ptr<MemoryBudget> encoded_;
+  const std::shared_ptr<MemoryBudget> decoders_;  // what whole pictures take while they are decoded
   Fetcher& fetcher_;
   WorkerPool& workers_;
   const Clock& clock_;

@@ -379,6 +379,19 @@ PatchGeometry geometry_of(const qwen_vl::QwenVl& model, int height_px, int width
 
 }  // namespace
 
+std::size_t decoder_bytes(const OutputSettings& output, const qwen_vl::QwenVl& model, bool is_frame,
+                          std::span<const std::byte> object) {
+  const auto probed = probe(object, object.size(), output.image.limits);
+  if (!probed.ok() || !probed->info) return 0;
+  const std::size_t whole = std::size_t{3} * static_cast<std::size_t>(probed->info->height_px) *
+                            static_cast<std::size_t>(probed->info->width_px);
+  std::size_t n_bytes = probed->info->scratch_bytes;
+  if (has_picture_code(output)) n_bytes += 2 * whole;  // what the code is given, and what it gives
+  const Resizer resizer = is_frame ? model.profile().clip_resize : output.image.resizer;
+  if (resizer == Resizer::kFloat) n_bytes += whole;
+  return n_bytes;
+}
+
 Status decode_measured(const OutputSettings& output, const qwen_vl::QwenVl& model, const MeasuredImage& planned,
                        std::span<const std::byte> object, PatchDecoder& decoder, std::uint8_t* patches) {
   STOKER_TRY(const ImageInfo info, checked_header(output.image, planned, object));

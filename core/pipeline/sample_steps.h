@@ -105,6 +105,12 @@ Status size_mismatch(const MeasuredImage& planned, qwen_vl::SizePx found);
 /// Whether an object with this tag is another than the one whose header was read, as far as the tags tell.
 bool has_changed(const MeasuredImage& planned, std::string_view etag);
 
+/// Bytes of whole-picture buffers that decoding an object takes, by its header: 0 for a picture that passes in strips,
+/// or that will be refused.
+/// @param is_frame  Of a clip.
+std::size_t decoder_bytes(const OutputSettings& output, const qwen_vl::QwenVl& model, bool is_frame,
+                          std::span<const std::byte> object);
+
 /// Decodes a whole object into the patches that were planned for it.
 /// @param patches  (n_patches, 3, p, p) of `planned.plan`.
 /// @return IMG_*; USER_CODE; MEDIA_SIZE_MISMATCH if the picture has another size than was planned with.

@@ -36,6 +36,7 @@ struct PipelineSnapshot {
   double mean_worker_tasks = 0;   ///< waiting for a worker
   std::size_t memory_limit_bytes = 0, memory_in_use_bytes = 0, memory_peak_bytes = 0;
   std::size_t encoded_limit_bytes = 0, encoded_in_use_bytes = 0, encoded_peak_bytes = 0;  ///< of these, encoded objects
+  std::size_t decoders_limit_bytes = 0, decoders_peak_bytes = 0;  ///< beside them, pictures that are decoded as a whole
   std::int64_t blocks_mapped = 0;
 };
 

@@ -73,6 +73,7 @@ Status JpegCodec::open(std::span<const std::byte> file, int max_scans, JpegToler
   // its own would decode with them, differently on every thread. Making one costs microseconds.
   if (is_created_) jpeg_destroy_decompress(&decompress_);
   is_created_ = false;
+  coefficients_.clear();
   decompress_.client_data = this;
   decompress_.err = jpeg_std_error(&errors_);
   errors_.error_exit = on_error;
@@ -80,6 +81,7 @@ Status JpegCodec::open(std::span<const std::byte> file, int max_scans, JpegToler
   errors_.output_message = [](j_common_ptr) {};
   STOKER_CHECKED(guarded([](jpeg_decompress_struct& d) { jpeg_CreateDecompress(&d, JPEG_LIB_VERSION, sizeof(d)); }));
   is_created_ = true;
+  coefficients_.attach<&JpegCodec::coefficients>(decompress_);
   source_.init_source = [](j_decompress_ptr) {};
   source_.term_source = [](j_decompress_ptr) {};
   source_.fill_input_buffer = on_empty;
@@ -104,6 +106,7 @@ Status JpegCodec::open(std::span<const std::byte> file, int max_scans, JpegToler
 
 void JpegCodec::abort() {
   if (is_created_) jpeg_abort_decompress(&decompress_);
+  coefficients_.clear();
 }
 
 Status JpegCodec::check_scans() {

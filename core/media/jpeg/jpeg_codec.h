@@ -8,6 +8,7 @@
 #include <jpeglib.h>
 
 #include "base/result.h"
+#include "media/jpeg/jpeg_coefficients.h"
 #include "media/notes.h"
 
 namespace stoker {
@@ -62,6 +63,7 @@ class JpegCodec {
   }
   Status failure();
   static JpegCodec& self(j_common_ptr common) { return *static_cast<JpegCodec*>(common->client_data); }
+  static JpegCoefficients& coefficients(j_common_ptr common) { return self(common).coefficients_; }
   [[noreturn]] void fail(Trouble trouble);
   static void on_error(j_common_ptr common);
   static void on_message(j_common_ptr common, int level);
@@ -74,6 +76,7 @@ class JpegCodec {
   jpeg_source_mgr source_{};
   jpeg_progress_mgr progress_{};
   std::jmp_buf jump_{};
+  JpegCoefficients coefficients_;
   std::size_t file_bytes_ = 0;
   int max_scans_ = 0;
   JpegTolerance tolerance_;
