@@ -20,9 +20,13 @@ using Given = nb::ndarray<const std::uint8_t, nb::shape<-1, -1, 3>, nb::c_contig
 std::string text_of(nb::python_error& error) {
   std::string text = "an exception";
   try {
-    const std::string kind = nb::cast<std::string>(error.type().attr("__qualname__"));
-    const std::string what = nb::cast<std::string>(nb::str(error.value()));
-    text = what.empty() ? kind : kind + ": " + what;
+    text = nb::cast<std::string>(error.type().attr("__qualname__"));
+    try {
+      const auto what = nb::cast<std::string>(nb::str(error.value()));
+      if (!what.empty()) text += ": " + what;
+    } catch (nb::python_error&) {
+      text += ": its text cannot be had";
+    }
     nb::object trace = nb::borrow(error.traceback());
     while (trace.is_valid() && !trace.is_none() && !trace.attr("tb_next").is_none()) trace = trace.attr("tb_next");
     if (trace.is_valid() && !trace.is_none()) {

@@ -76,3 +76,18 @@ def patient(row: Row) -> Row:
 
 
 not_callable = 3
+
+
+class Ungiving(Exception):
+    """Cannot be pickled, nor told."""
+
+    def __reduce__(self) -> str:
+        raise RuntimeError("this has a socket in it")
+
+    def __str__(self) -> str:
+        raise RuntimeError("and has no words")
+
+
+def raise_ungiving(row: Row) -> Row:
+    """Fails in a way that cannot leave the process."""
+    raise Ungiving

@@ -1,13 +1,16 @@
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <atomic>
 #include <cstring>
 #include <latch>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "mem/block.h"
 #include "mem/budget.h"
+#include "mem/shared_memory.h"
 
 namespace stoker {
 namespace {
@@ -157,6 +160,26 @@ TEST(BlockPool, ReusesMemoryAndReturnsTheLease) {
   auto again = pool->acquire(3 << 20, {}, {}).value();
   EXPECT_EQ(again->data(), where);
   EXPECT_EQ(pool->n_mapped(), 1);
+}
+
+// Container runtimes give little; touching a page that is not there would be a SIGBUS.
+TEST(SharedMemory, WhatDoesNotFitIsAnErrorWithNumbers) {
+  const auto beyond = SharedMemory::make(std::size_t{1} << 50);
+  ASSERT_EQ(beyond.status().reason(), Reason::kShmTooSmall);
+  EXPECT_NE(beyond.status().message().find("need 1125899906.8 MB, free "), std::string::npos)
+      << beyond.status().message();
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  rlimit small = before;
+  small.rlim_cur = 61'000'000;
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const auto limited = SharedMemory::make(600'000'000);  // SIGXFSZ, if it tried
+  const auto fits = SharedMemory::make(1'000'000);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  ASSERT_EQ(limited.status().reason(), Reason::kShmTooSmall);
+  EXPECT_NE(limited.status().message().find("need 600.0 MB, free 61.0 MB in a memfd"), std::string::npos)
+      << limited.status().message();
+  EXPECT_TRUE(fits.ok());
 }
 
 TEST(BlockPool, ABlockOutlivesItsPool) {

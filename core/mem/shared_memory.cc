@@ -3,10 +3,15 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <cerrno>
 #include <cstring>
+#include <fstream>
+#include <limits>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #ifndef F_SEAL_FUTURE_WRITE
@@ -16,16 +21,42 @@
 namespace stoker {
 namespace {
 
+/// What the system still has for shared memory without a name, which is taken from memory and swap and lies on no
+/// mount.
+std::size_t free_bytes() {
+  std::ifstream file("/proc/meminfo");
+  std::size_t free = 0, kib = 0;
+  for (std::string name, unit; file >> name >> kib; std::getline(file, unit))
+    if (name == "MemAvailable:" || name == "SwapFree:") free += kib << 10;
+  return file.eof() ? free : std::numeric_limits<std::size_t>::max();
+}
+
+Status no_room(std::size_t n_bytes, std::string_view why) {
+  return Status(Reason::kShmTooSmall, fmt::format("shared memory for a pack: need {:.1f} MB, {}; lower "
+                                                  "speed.memory_limit or pack.tokens_per_pack",
+                                                  static_cast<double>(n_bytes) / 1e6, why));
+}
+
 Status no_room(std::size_t n_bytes, int error) {
-  return Status(Reason::kMemoryLimit,
-                fmt::format("the system has no {} bytes of shared memory left for a pack ({}); lower "
-                            "speed.memory_limit",
-                            n_bytes, std::strerror(error)));
+  return no_room(n_bytes, fmt::format("free {:.1f} MB in the system's memory and swap (memfd): {}",
+                                      static_cast<double>(free_bytes()) / 1e6, std::strerror(error)));
+}
+
+/// Looks before anything is taken: what the system does not have would end some process, and a file beyond its limit
+/// would send a signal to this one.
+Status check_room(std::size_t n_bytes) {
+  rlimit file_size{};
+  if (getrlimit(RLIMIT_FSIZE, &file_size) == 0 && file_size.rlim_cur != RLIM_INFINITY && file_size.rlim_cur < n_bytes)
+    return no_room(n_bytes, fmt::format("free {:.1f} MB in a memfd under this process's limit of a file's size "
+                                        "(ulimit -f)",
+                                        static_cast<double>(file_size.rlim_cur) / 1e6));
+  return n_bytes > free_bytes() ? no_room(n_bytes, ENOMEM) : Status();
 }
 
 }  // namespace
 
 Result<SharedMemory> SharedMemory::make(std::size_t n_bytes) {
+  STOKER_CHECKED(check_room(n_bytes));
   SharedMemory made;
   made.fd_ = OwnedFd(memfd_create("stoker-pack", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!made.fd_.is_open()) return no_room(n_bytes, errno);

@@ -12,10 +12,11 @@ namespace stoker {
 class SharedMemory {
  public:
   /// Writable, faulted in, and sealed: it keeps its size, and whoever else maps it can only read.
-  /// @return MEMORY_LIMIT if the system has no room.
+  /// It lies in no mount: a small /dev/shm does not matter.
+  /// @return SHM_TOO_SMALL with what is needed and what is free, if the system or a limit has no room.
   static Result<SharedMemory> make(std::size_t n_bytes);
   /// Maps what another process made, to read.
-  /// @return PEER_MISMATCH unless it has at least `n_bytes` and can lose none of them; MEMORY_LIMIT.
+  /// @return PEER_MISMATCH unless it has at least `n_bytes` and can lose none of them; SHM_TOO_SMALL.
   static Result<SharedMemory> attach(const OwnedFd& file, std::size_t n_bytes);
 
   SharedMemory() = default;
