@@ -89,7 +89,8 @@ class Batch:
     T tokens, P patches of k images, V patches of clips, p patch size, t temporal patch size.
 
     Arrays are views into one block of memory, which is used again only when the batch and every array or tensor made
-    from it are gone. They are not to be written into.
+    from it are gone. They are read-only: the block may be one that other processes read too (peers of the rank, a
+    node's object store). `dlpack` gives copies that may be written into.
     """
 
     def __init__(self, core: CoreBatch) -> None:
@@ -116,14 +117,17 @@ class Batch:
         """Samples in the pack, dummies included."""
         return self._core.n_samples
 
-    def dlpack(self, name: str) -> Any:
-        """An object with ``__dlpack__`` for one array, which takes no copy; for ``torch.from_dlpack`` and the like.
+    def dlpack(self, name: str, *, writable: bool = False) -> Any:
+        """An object with ``__dlpack__`` for one array; for ``torch.from_dlpack`` and the like.
 
         Args:
             name: input_ids, labels, loss_weights, position_ids, image_patches, image_grid_thw, video_patches,
                 video_grid_thw, cu_seqlens, cu_seqlens_padded, sample_ids, image_counts or video_counts.
+            writable: A copy of its own. Otherwise the block itself, without a copy, and not to be written into: torch
+                has no tensors that are read-only, so nothing would stop it from changing what others read, and where
+                the memory came from another process a write ends this one (SIGSEGV).
         """
-        return self._core.array(name)
+        return np.array(self._numpy(name)) if writable else self._core.array(name)
 
     def _numpy(self, name: str) -> npt.NDArray[Any]:
         array = np.from_dlpack(self._core.array(name))
@@ -266,6 +270,13 @@ class Batch:
     def digest(self) -> str:
         """32 hexadecimal digits over every array: equal batches, equal digests. Runs without the interpreter's lock."""
         return self._core.digest()
+
+    def __reduce__(self) -> Any:
+        raise InvalidArgumentError(
+            "a batch cannot be pickled, since it is a view of the engine's memory: hand on copies of its arrays, or "
+            "make a loader in each process",
+            "FORKED",
+        )
 
     def __repr__(self) -> str:
         c = self.counts

@@ -216,6 +216,11 @@ class Loader:
         self._core.add_wait(seconds)
 
     @property
+    def has_shared_memory(self) -> bool:
+        """Whether other processes read the memory that batches lie in."""
+        return self.topology.peer_count > 1 or self.settings.ray is not None
+
+    @property
     def normalisation(self) -> tuple[list[float], list[float], float, int, int, int, bool]:
         """(mean, std, rescale factor, patch, merge, temporal patch, is the Pillow backend) of the image processor."""
         self._open()

@@ -18,27 +18,32 @@ EXTRAS = ("sequence_ids", "mm_token_type_ids", "shifted_labels", "loss_mask", "s
 """Arrays with one entry per token that `packed` and `padded` make on request."""
 
 
-def packed(batch: Batch, *, extras: Sequence[str] = ()) -> dict[str, Any]:
+def packed(batch: Batch, *, extras: Sequence[str] = (), writable: bool = False) -> dict[str, Any]:
     """One row, samples end to end; the fourth row of positions, which restarts in each sample, keeps them apart.
 
     Returns:
         Views without a copy: input_ids (1, T), labels (1, T), position_ids (4, 1, T); with pictures image_patches (P,
         3, p, p) uint8 and image_grid_thw (k, 3), with clips video_patches (V, 3, t, p, p) and video_grid_thw; where
         the settings deliver them loss_weights float32 (1, T). No attention mask: a model that is given one no longer
-        looks for the restarts. `extras` (1, T) are made.
+        looks for the restarts. `extras` (1, T) are made. If `writable`, all but the patches are copies.
     """
     return {
-        "input_ids": _view(batch, "input_ids")[None],
-        "labels": _view(batch, "labels")[None],
-        "position_ids": _view(batch, "position_ids")[:, None],
-        **({} if batch.loss_weights is None else {LOSS_WEIGHTS: _view(batch, LOSS_WEIGHTS)[None]}),
-        **_media(batch),
+        "input_ids": _tensor(batch, "input_ids", writable)[None],
+        "labels": _tensor(batch, "labels", writable)[None],
+        "position_ids": _tensor(batch, "position_ids", writable)[:, None],
+        **({} if batch.loss_weights is None else {LOSS_WEIGHTS: _tensor(batch, LOSS_WEIGHTS, writable)[None]}),
+        **_media(batch, writable),
         **{name: torch.from_numpy(array)[None] for name, (array, _) in _extras(batch, extras).items()},
     }
 
 
 def padded(
-    batch: Batch, *, pad_token_id: int | None = None, pad_to_multiple_of: int = 1, extras: Sequence[str] = ()
+    batch: Batch,
+    *,
+    pad_token_id: int | None = None,
+    pad_to_multiple_of: int = 1,
+    extras: Sequence[str] = (),
+    writable: bool = False,
 ) -> dict[str, Any]:
     """One row per sample, filled up on the right, for models without attention over packs.
 
@@ -58,7 +63,7 @@ def padded(
         out[LOSS_WEIGHTS] = torch.from_numpy(rows.loss_weights)
     for name, (array, fill) in _extras(batch, extras).items():
         out[name] = torch.from_numpy(batch.rows(array, fill=fill, pad_to_multiple_of=pad_to_multiple_of))
-    return {**out, **_media(batch)}
+    return {**out, **_media(batch, writable)}
 
 
 def _extras(batch: Batch, names: Sequence[str]) -> dict[str, tuple[Any, int]]:
@@ -82,12 +87,16 @@ def _extras(batch: Batch, names: Sequence[str]) -> dict[str, tuple[Any, int]]:
     return out
 
 
-def _media(batch: Batch) -> dict[str, Any]:
-    # Absent, never empty: the vision tower fails on nothing.
-    names = [f"image_{part}" for part in ("patches", "grid_thw") if batch.image_grid_thw]
-    names += [f"video_{part}" for part in ("patches", "grid_thw") if batch.video_grid_thw]
-    return {name: _view(batch, name) for name in names}
+def _media(batch: Batch, writable: bool) -> dict[str, Any]:
+    # Absent, never empty: the vision tower fails on nothing. Patches are expanded, which makes a copy, before anybody
+    # sees them.
+    out: dict[str, Any] = {}
+    for kind, grids in (("image", batch.image_grid_thw), ("video", batch.video_grid_thw)):
+        if grids:
+            out[f"{kind}_patches"] = _tensor(batch, f"{kind}_patches", writable=False)
+            out[f"{kind}_grid_thw"] = _tensor(batch, f"{kind}_grid_thw", writable)
+    return out
 
 
-def _view(batch: Batch, name: str) -> Any:
-    return torch.from_dlpack(batch.dlpack(name))
+def _tensor(batch: Batch, name: str, writable: bool) -> Any:
+    return torch.from_dlpack(batch.dlpack(name, writable=writable))

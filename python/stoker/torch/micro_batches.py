@@ -125,6 +125,7 @@ def batches(
     loss_weights_key: str | None = None,
     extras: Sequence[str] = (),
     vision_metadata: bool = False,
+    writable: bool | None = None,
 ) -> Batches:
     """Makes a loader's batches into a model's forward arguments.
 
@@ -134,8 +135,9 @@ def batches(
     transformers does not see where a sample ends. There is no attention mask for the same reason. In the padded form
     ids and labels are (B, L) with an attention_mask, positions (4, B, L).
 
-    On the host ids, labels, positions and grids are the engine's memory itself, not copies: they must not be written
-    into, and as long as one of them lives the pack's memory is not used again. On a CUDA device everything is a copy.
+    On the host ids, labels, positions and grids are the engine's memory itself unless `writable`: they must not be
+    written into, and as long as one of them lives the pack's memory is not used again. On a CUDA device everything is a
+    copy.
 
     Args:
         loader: Iterated directly; it is not wrapped in a ``DataLoader``.
@@ -156,6 +158,9 @@ def batches(
         vision_metadata: Puts into ``inputs`` what the vision tower would otherwise work out from the grids on the way,
             which waits for the device: image_cu_seqlens, image_max_seqlen, image_position_ids, the same of clips as
             video_.... transformers 5.18 knows them.
+        writable: Makes copies of ids, labels, positions, weights and grids, which take about 50 bytes a token, so that
+            an operation in place changes nothing that others see. By default only where others read the same memory:
+            peers of the rank, a node's object store.
 
     Raises:
         InvalidArgumentError: For a device, form, target or extra that this version does not serve, or a
@@ -179,16 +184,20 @@ def batches(
             raise InvalidArgumentError(f"extras: {name!r} is not served; there are {', '.join(EXTRAS)}", "SETTINGS")
 
     multiple = pad_to_multiple_of
+    where = _checked_device(device)
+    if writable is None:
+        writable = loader.has_shared_memory
+    copies = writable and where.type == "cpu"
 
     def gather(batch: Batch) -> dict[str, Any]:
         if form == "packed":
-            return packed(batch, extras=extras)
-        return padded(batch, pad_token_id=pad_token_id, pad_to_multiple_of=multiple, extras=extras)
+            return packed(batch, extras=extras, writable=copies)
+        return padded(batch, pad_token_id=pad_token_id, pad_to_multiple_of=multiple, extras=extras, writable=copies)
 
     return Batches(
         loader,
         gather=gather,
-        device=_checked_device(device),
+        device=where,
         dtype=dtype,
         loss_weights_key=loss_weights_key,
         extras=extras,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import torch
 
 __all__ = ["SideStreamCopy"]
+
+_log = logging.getLogger("stoker")
 
 Tensors = dict[str, Any]
 
@@ -22,6 +25,9 @@ class SideStreamCopy:
     Lifetimes: a pinned buffer may be dropped at once, since torch's host allocator holds it back until the copy out of
     it is done. The results belong to the side stream's memory and are used on another, which `record_stream` tells the
     device's allocator. What lies between is used and given back on the side stream alone.
+
+    Where the system gives no page-locked memory, that is said once, and copies go on from ordinary memory: as right,
+    but the host waits for each.
 
     Threads: one, the trainer's.
 
@@ -37,11 +43,12 @@ class SideStreamCopy:
         self._cuda = cuda
         self._stream = cuda.Stream(device=device)
         self._stalls: deque[tuple[Any, Any]] = deque()
+        self._can_pin = True
 
     def __call__(self, host: Tensors, finish: Callable[[Tensors], Tensors]) -> Tensors:
         """Copies `host` over and gives back what `finish` makes of the copies, ready for the current stream."""
         with self._cuda.stream(self._stream):
-            tensors = finish({name: t.pin_memory().to(self._device, non_blocking=True) for name, t in host.items()})
+            tensors = finish({name: self._copied(tensor) for name, tensor in host.items()})
             done = self._stream.record_event()
         user = self._cuda.current_stream(self._device)
         before, after = (self._cuda.Event(enable_timing=True) for _ in range(2))
@@ -53,6 +60,22 @@ class SideStreamCopy:
         self._stalls.append((before, after))
         self._count_stalls()
         return tensors
+
+    def _copied(self, tensor: Any) -> Any:
+        if self._can_pin:
+            try:
+                pinned = tensor.pin_memory()
+            except RuntimeError as error:
+                self._can_pin = False
+                _log.warning(
+                    "no page-locked memory for copies to %s (%s): they go on from ordinary memory, and the trainer "
+                    "waits for them; see `ulimit -l` and the memory limit of the container",
+                    self._device,
+                    error,
+                )
+            else:
+                return pinned.to(self._device, non_blocking=True)
+        return tensor.to(self._device, non_blocking=False)  # has read the engine's memory when it returns
 
     def _count_stalls(self) -> None:
         while self._stalls and self._stalls[0][1].query():
