@@ -450,11 +450,11 @@ def _is_answered(ref: Any, asker: Asker) -> bool:
 
 
 def _checked(handle: PackHandle, payload: Any) -> tuple[Any, Any]:
-    """(pixels, tail), which are what they should be."""
-    if not isinstance(payload, list | tuple) or len(payload) != 2:
+    """(pixels, tail), which are what they should be; what pads a small pack may follow them."""
+    if not isinstance(payload, list | tuple) or len(payload) not in (2, 3):
         raise InternalError(f"ray: the pack of step {handle.step} is no pixels and tail")
-    pixels, tail = payload
-    for part in payload:
+    pixels, tail = payload[:2]
+    for part in (pixels, tail):
         if not isinstance(part, np.ndarray) or part.dtype != np.uint8 or part.ndim != 1:
             raise InternalError(f"ray: the pack of step {handle.step} has another form than bytes")
     return pixels, tail
