@@ -34,7 +34,7 @@ std::string encode_made(const ReadyPack& pack);
 std::string encode_made(const MadeMessage& message);
 
 /// Reads foreign bytes: takes memory in proportion to them, whatever they claim; what a pack's shape claims is checked
-/// as peers::decode does. Equal bytes come of encoding it again.
+/// as peers::decode does. What comes of encoding it again is taken too, and is the same.
 /// @return PEER_MISMATCH for another version, or what is no made pack.
 Result<MadeMessage> decode_made(std::string_view bytes);
 

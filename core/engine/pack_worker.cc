@@ -53,7 +53,8 @@ PackWorker::PackWorker(LoaderSettings settings, std::unique_ptr<Fetcher> fetcher
       workers_(settings_.speed.cpu_threads, "stoker-cpu", clock) {}
 
 Result<std::unique_ptr<PackWorker>> PackWorker::create(LoaderSettings settings, const Clock& clock) {
-  settings.dp_rank = 0;
+  settings.dp_rank = 0;  // it makes packs of any
+  settings.dp_size = 1;
   settings.peers = {};
   settings.hand_over = nullptr;
   STOKER_CHECKED(check_run_settings(settings));
@@ -90,10 +91,6 @@ Result<std::string> PackWorker::fingerprint() const {
 Result<PackTask> PackWorker::task_of(std::string_view message, const MakeOptions& options,
                                      const std::stop_token& stop) const {
   STOKER_TRY(const TaskMessage decoded, decode_task(message));
-  if (decoded.rank >= settings_.dp_size) {
-    return Status(Reason::kPeerMismatch, fmt::format("the coordinator sent a pack of rank {}, there are {} ranks",
-                                                     decoded.rank, settings_.dp_size));
-  }
   STOKER_TRY(PackTask task, task_from(decoded, settings_.output, run_->dataset, *run_->model, stop));
   const auto is_member = [&task](std::uint32_t i) { return i < task.members.size(); };
   if (!std::all_of(options.rejected.begin(), options.rejected.end(), is_member) ||

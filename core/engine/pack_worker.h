@@ -52,7 +52,8 @@ struct WorkerReport {
 /// Makes packs that others have planned: a process's data, workers and memory, and no plan.
 class PackWorker {
  public:
-  /// @param settings  As a rank's. `speed.memory_limit_bytes` is for packs under way and handed over. @return SETTINGS.
+  /// @param settings  As a rank's, whatever `dp_size`. `speed.memory_limit_bytes` is for packs under way and handed
+  /// over. @return SETTINGS.
   static Result<std::unique_ptr<PackWorker>> create(LoaderSettings settings, const Clock& clock = Clock::real());
   ~PackWorker() { close(); }
   PackWorker(const PackWorker&) = delete;
