@@ -56,7 +56,7 @@ class PackWorker:
             memory_bytes: For packs and encoded objects; 0: as the settings say.
         """
         try:
-            speed = settings.speed
+            speed = dataclasses.replace(settings.speed, ranks_per_node=1)  # a worker shares its own with nobody
             if threads:
                 speed = dataclasses.replace(speed, cpu_threads=threads)
             if memory_bytes:

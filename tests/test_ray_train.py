@@ -1,0 +1,75 @@
+"""Inside Ray Train: its workers' loaders take their batches from the same cluster, attempt by attempt."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from loader_data import digests, good_data, settings_for
+from stoker import Loader, Settings
+
+pytest.importorskip("ray", reason="Ray is not installed: pip install 'stoker[ray]'")
+
+from ray_cluster import RayCluster
+
+N_RANKS = 2
+FAILS_AFTER = 2  # steps
+NAMES = ("first", "second")  # attempts
+
+
+def train(config: dict[str, Any]) -> None:
+    """What each worker runs. Rank 1 fails in the first attempt; the second goes on from what rank 0 had saved."""
+    from ray import train as ray_train
+
+    context = ray_train.get_context()
+    rank, folder = context.get_world_rank(), Path(config["folder"])
+    saved = folder / "state.json"
+    state = json.loads(saved.read_text()) if saved.exists() else None
+    loader = Loader(Settings.from_dict(config["settings"]), dp_rank=rank, dp_size=context.get_world_size())
+    if state is not None:
+        loader.load_state_dict(state)
+    told = []
+    for step in loader.steps():
+        told.append([batch.digest() for batch in step])
+        if state is None and len(told) == FAILS_AFTER:
+            if rank == 0:
+                saved.write_text(json.dumps(loader.state_dict()))
+            ray_train.report({})  # a barrier: the state is written
+            (folder / f"first{rank}.json").write_text(json.dumps(told))
+            if rank == 1:
+                raise RuntimeError("this worker fails on purpose")
+    (folder / f"second{rank}.json").write_text(json.dumps(told))
+    ray_train.report({"coordinator": loader.report().to_dict()["ray"]["coordinator"]})
+    loader.close()
+
+
+def test_workers_of_ray_train_get_their_batches_and_resume_after_a_failure(
+    ray_cluster: RayCluster, tmp_path: Path
+) -> None:
+    pytest.importorskip("pandas", reason="Ray Train imports pandas")
+    pytest.importorskip("pyarrow", reason="Ray Train imports pyarrow")
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+
+    ray_cluster.connect()
+    alone = settings_for(good_data(tmp_path / "data", 48), tmp_path, epochs=1)
+    with ThreadPoolExecutor(N_RANKS) as pool:
+        expected = list(pool.map(lambda rank: digests(alone, dp_rank=rank, dp_size=N_RANKS), range(N_RANKS)))
+    trainer = TorchTrainer(
+        train,
+        train_loop_config={"folder": str(tmp_path), "settings": alone.replace(ray={}).to_dict()},
+        scaling_config=ScalingConfig(num_workers=N_RANKS, use_gpu=False),
+        run_config=RunConfig(
+            name="qwen-on-ray", storage_path=str(tmp_path / "train"), failure_config=FailureConfig(max_failures=1)
+        ),
+    )
+    result = trainer.fit()
+    told = {name: [json.loads((tmp_path / f"{name}{r}.json").read_text()) for r in range(N_RANKS)] for name in NAMES}
+    assert told["first"] == [steps[:FAILS_AFTER] for steps in expected]
+    assert told["second"] == [steps[FAILS_AFTER:] for steps in expected]
+    assert result.metrics is None or result.metrics["coordinator"].startswith("stoker-qwen-on-ray-")
+    ray_cluster.disconnect()  # with it goes what Ray Train leaves behind
+    ray_cluster.settle()
