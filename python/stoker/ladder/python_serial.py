@@ -65,7 +65,7 @@ class _Loop:
         self._client: Any = None
         self._tokenizer = transformers.AutoTokenizer.from_pretrained(spec.model_folder)
         self._image_processor = transformers.AutoImageProcessor.from_pretrained(spec.model_folder, backend="pil")
-        self._rows = self._rank_rows(rank, n_ranks)
+        self.rows = self._rank_rows(rank, n_ranks)
 
     def take(self) -> list[tuple[int, list[int]]]:
         """Prepares one sample after another, as many as the step takes; returns their tokens and images' patches."""
@@ -74,14 +74,14 @@ class _Loop:
         n_wanted = self._spec.samples_per_step
         n_tokens = 0
         while len(taken) < n_wanted if n_wanted else n_tokens < self._model.n_gpus * self._spec.tokens_per_pack:
-            sample = self._prepare(*next(self._rows))
+            sample = self.prepare(*next(self.rows))
             taken.append((len(sample["input_ids"]), [t * h * w for t, h, w in sample["image_grid_thw"]]))
             n_tokens += taken[-1][0]
             held.append(sample)
             if len(held) * self._model.n_gpus >= (n_wanted or 128):  # one GPU's share
-                self._collate(held)
+                self.collate(held)
                 held.clear()
-        self._collate(held)
+        self.collate(held)
         return taken
 
     def weigh(self, data: list[tuple[int, list[int]]]) -> Weighed:
@@ -106,7 +106,8 @@ class _Loop:
 
     # --- one sample ---
 
-    def _prepare(self, base: str, row: Mapping[str, Any]) -> dict[str, Any]:
+    def prepare(self, base: str, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Makes one sample of a row: ``input_ids``, ``pixel_values`` and ``image_grid_thw``."""
         from PIL import Image
 
         messages, references = to_messages(row)
@@ -128,7 +129,7 @@ class _Loop:
         ids = self._tokenizer(text)["input_ids"]
         return {"input_ids": ids, "pixel_values": pixel_values, "image_grid_thw": grids}
 
-    def _collate(self, samples: Sequence[Mapping[str, Any]]) -> None:
+    def collate(self, samples: Sequence[Mapping[str, Any]]) -> None:
         """Puts one micro-batch together, as the collator of such a loop does; it would go to a GPU now."""
         import numpy as np
 
