@@ -1,7 +1,7 @@
 """Stoker's workers on Ray beside Ray Data: the same rows, storage, cluster, ranks and step times, in one run.
 
-A virtual cluster of five namespaces, once with network cards of 200 Mbit/s and once as fast as the machine. Four ranks, each on a node of its own, train an
-emulated H100 on some four samples a step and meet at a barrier. They are fed
+A virtual cluster of five namespaces, once with network cards of 200 Mbit/s and once as fast as the machine. Four
+ranks, each on a node of its own, train an emulated H100 on some four samples a step and meet at a barrier. They are fed
 
 - by `stoker.Loader` with ``ray: auto``;
 - by Ray Data: ``map`` with an actor on each node that gets a row's pictures by botocore and runs the Hugging Face
