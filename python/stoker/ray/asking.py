@@ -79,13 +79,17 @@ class Asker:
             raise ClosedError
         ref = call(self.actor)
         while True:
+            # A get that times out gives up what has come so far of a large answer; a wait's fetching goes on.
+            ready, _ = ray.wait([ref], timeout=SLICE_S)
             try:
-                return ray.get(ref, timeout=SLICE_S)
+                if ready:
+                    return ray.get(ref, timeout=SLICE_S)
             except GetTimeoutError:
-                if self._is_closing():
-                    raise ClosedError from None
-                if time.monotonic() - heard_at > POLL_S + self._silence_s:
-                    raise
+                pass
+            if self._is_closing():
+                raise ClosedError
+            if time.monotonic() - heard_at > POLL_S + self._silence_s:
+                raise GetTimeoutError
 
     def lost(self, error: Exception) -> UnavailableError:
         """What the trainer is told of a coordinator that is gone."""

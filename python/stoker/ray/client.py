@@ -363,11 +363,16 @@ class RankClient:
         until = time.monotonic() + _PULL_TIMEOUT_S
         while True:
             self._go_on()
+            # A get that times out gives up what has come so far, so that a slow network would never bring a pack; a
+            # wait's fetching goes on.
+            ready, _ = ray.wait(handle.ref, timeout=SLICE_S)
             try:
-                return ray.get(handle.ref[0], timeout=SLICE_S)
+                if ready:
+                    return ray.get(handle.ref[0], timeout=SLICE_S)
             except GetTimeoutError:
-                if time.monotonic() > until:
-                    raise
+                pass
+            if time.monotonic() > until:
+                raise GetTimeoutError
 
     def _put(self, fetched: _Fetched, came_at: float) -> None:
         handle, pixels, tail = fetched
