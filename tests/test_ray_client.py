@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,8 @@ def test_one_line_of_settings_moves_a_run_to_a_cluster(
         assert loader.describe(int(first.layout.sample_ids[0])).manifest == str(alone.data[0].manifest)
         assert [[b.digest() for b in step], *steps_of(loader)] == expected
         del step, first
-        told = loader.report().to_dict()["ray"]
+        told, printed = loader.report().to_dict()["ray"], str(loader.report())
+    assert sum(told["waits_s"].values()) > 0, "nothing was ready at first"
     assert told["choices"]["placement"] == "local"
     assert told["choices"]["retrieval"] == "lazy"
     assert "packs are made where they are used" in told["why"]["placement"]
@@ -106,6 +108,7 @@ def test_one_line_of_settings_moves_a_run_to_a_cluster(
     assert told["copied_bytes"] == told["asked_again"] == 0
     assert told["copies_per_pack"] <= 2
     assert told["local_packs"] == told["packs"], "placed on the rank's own node"
+    assert "1 workers with 1 CPUs each, local; hand-over by reference, retrieval lazy" in printed
 
 
 def test_ranks_get_what_they_get_without_a_cluster(cluster: RayCluster, alone: Settings) -> None:
@@ -136,7 +139,7 @@ def test_peers_share_one_copy_in_their_nodes_store(
 
 
 ABLATION = list(itertools.product(["reference", "value"], ["lazy", "eager"], ["local", "pack", "spread"]))
-SHORT = [ABLATION[i] for i in (4, 8, 11)]  # each value, and each beside a remote worker
+SHORT = [ABLATION[i] for i in (4, 11)]  # what no other test here has: eager, by value, workers on one or all nodes
 
 
 def check_ablation(cluster: RayCluster, alone: Settings, expected: list[list[str]], *chosen: str) -> None:
@@ -181,12 +184,10 @@ def test_a_state_goes_on_in_and_out_of_a_cluster(
         assert steps_of(loader, 2) == expected[2:4]
         state = json.loads(json.dumps(loader.state_dict()))
         ahead = loader.state_for(steps=3)
-    with Loader(alone) as loader:
-        loader.load_state_dict(state, expect_step=4)
-        assert steps_of(loader) == expected[4:]
-    with Loader(on_ray) as loader:
-        loader.load_state_dict(ahead, expect_step=3)
-        assert steps_of(loader, 1) == expected[3:4]
+    for saved, step in ((state, 4), (ahead, 3)):
+        with Loader(alone) as loader:
+            loader.load_state_dict(saved, expect_step=step)
+            assert steps_of(loader) == expected[step:]
     with Loader(on_ray.replace(seed=99)) as loader, pytest.raises(stoker.InvalidArgumentError, match="seed"):
         loader.load_state_dict(state)
 
@@ -232,6 +233,45 @@ def test_a_loader_that_is_dropped_or_forked_leaves_nothing(cluster: RayCluster, 
     assert not [t.name for t in threading.enumerate() if t.name.startswith("stoker-ray")]
     assert batch.digest() == digest, "a batch outlives its loader"
     del batch
+
+
+def test_a_new_attempt_waits_for_the_end_of_the_one_before(
+    cluster: RayCluster, alone: Settings, expected: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no launcher counts attempts, both have one name."""
+    from stoker.ray import meeting
+    from stoker.ray.coordinator import create
+    from stoker.ray.protocol import Hello
+
+    monkeypatch.setattr(meeting, "coordinator_name", lambda *_: "stoker-twice")
+    on_ray = alone.replace(ray={"rank_timeout_s": 1.0})
+    before = create("stoker-twice")
+    node_id = ray.get_runtime_context().get_node_id()
+    killed = Hello(
+        client_id="killed",
+        dp_rank=0,
+        dp_size=1,
+        peer_rank=0,
+        peer_count=1,
+        node_id=node_id,
+        host="h",
+        pid=1,
+        settings_hash=meeting.settings_hash(on_ray),
+        version=version("stoker"),
+    )
+    assert ray.get(before.open.remote(on_ray, on_ray.ray), timeout=60) is None
+    ray.get(before.hello.remote(killed), timeout=60)
+    del before
+    with Loader(on_ray) as loader:
+        assert steps_of(loader, 2) == expected[:2]
+
+
+def test_a_rank_without_rank_0_says_whom_it_waits_for(cluster: RayCluster, alone: Settings) -> None:
+    on_ray = alone.replace(outage_limit_s=1.0, ray={"run": "nobody", "rank_timeout_s": 1.0})
+    with Loader(on_ray, dp_rank=1, dp_size=2) as loader:
+        with pytest.raises(stoker.UnavailableError, match="Is rank 0 there, with the same settings") as raised:
+            next(loader)
+        assert raised.value.code == "COORDINATOR_LOST"
 
 
 def test_secrets_are_in_no_log_report_or_name(cluster: RayCluster, alone: Settings, tmp_path: Path) -> None:
@@ -322,21 +362,23 @@ def test_ctrl_c_ends_a_trainer_within_a_second_and_a_killed_one_leaves_nothing(
     cluster: RayCluster, alone: Settings, tmp_path: Path
 ) -> None:
     slack_s = 1.5 + float(os.environ.get("STOKER_TEST_SLACK_S", "0"))  # the interpreter's own end, and Ray's
-    for number in (signal.SIGINT, signal.SIGKILL):
-        folder = tmp_path / number.name
-        folder.mkdir()
-        ranks = Ranks(alone.replace(epochs=None, ray={"rank_timeout_s": 2.0}), folder, 1, steps=2)
+    signals = (signal.SIGINT, signal.SIGKILL)
+    for number in signals:
+        (tmp_path / number.name).mkdir()
+    runs = [
+        Ranks(alone.replace(epochs=None, ray={"rank_timeout_s": 2.0}), tmp_path / number.name, 1, steps=2)
+        for number in signals
+    ]
+    for number, ranks in zip(signals, runs, strict=True):
         ranks.until_they_wait()
         assert cluster.actors()
         began = time.monotonic()
         ranks.processes[0].send_signal(number)
         ranks.processes[0].wait(timeout=20)
-        took = time.monotonic() - began
-        assert took < 1.0 + slack_s
+        assert time.monotonic() - began < 1.0 + slack_s
         printed = ranks.end()[0]
         if number == signal.SIGINT:
             assert printed.rstrip().endswith("KeyboardInterrupt")
-        cluster.settle(timeout_s=20)
         assert not is_alive(ranks.processes[0].pid)
 
 

@@ -255,27 +255,40 @@ class RankClient:
 
     def _join(self, hello: Hello) -> tuple[Asker, Joined]:
         """Finds the coordinator, or makes it, and waits until it is open."""
+        from stoker.ray.coordinator import create
+
         makes = hello.dp_rank == 0 and hello.peer_rank == 0
         limit_s = max(self._settings.outage_limit_s, self._ray.rank_timeout_s)
         give_up_at = time.monotonic() + limit_s
         say = self._hand_over.say
         while True:
             self._go_on()
-            actor = self._make() if makes else meeting.find(self._name)
-            if actor is not None:
+            actor = meeting.find(self._name)
+            is_mine = makes and actor is None
+            if is_mine:
+                with contextlib.suppress(ValueError):  # a peer on another node was faster
+                    actor = create(self._name, runtime_env=self._ray.runtime_env)
+            if actor is None:
+                say(f"ray: waiting for rank 0, which makes the coordinator {self._name}")
+            else:
                 asker = Asker(actor, self._name, self._ray.rank_timeout_s, self._is_closing)
                 with self._lock:
                     self._asker = asker
-                with contextlib.suppress(StaleError):
+                try:
+                    if makes:  # By a call, since what a constructor gets is kept. What it answers `hello` says too.
+                        actor.open.remote(self._settings, self._ray)
                     joined: Joined = asker.ask(lambda actor: actor.hello.remote(hello), say=say)
                     with self._lock:
                         self._joined = joined
                     return asker, joined
+                except StaleError:
+                    say(f"ray: the coordinator {self._name} is of an attempt before this one; waiting for its end")
+                except UnavailableError as error:
+                    if is_mine or error.code != "COORDINATOR_LOST":
+                        raise
+                    say(f"ray: the coordinator {self._name} was of an attempt before this one and has ended")
                 with self._lock:
                     self._asker = None
-                say(f"ray: the coordinator {self._name} is of an attempt before this one; waiting for its end")
-            else:
-                say(f"ray: waiting for rank 0, which makes the coordinator {self._name}")
             if time.monotonic() > give_up_at:
                 raise UnavailableError(
                     f"ray: there is no coordinator {self._name} after {limit_s:g} s; rank 0 makes it. Is rank 0 there, "
@@ -283,21 +296,6 @@ class RankClient:
                     "COORDINATOR_LOST",
                 )
             self._closing.wait(2 * SLICE_S)
-
-    def _make(self) -> Any:
-        """The coordinator: made if there is none of the name."""
-        from stoker.ray.coordinator import create
-
-        if (found := meeting.find(self._name)) is not None:
-            return found
-        try:
-            actor = create(self._name, runtime_env=self._ray.runtime_env)
-        except ValueError:  # a peer on another node was faster
-            return None
-        # Credentials go with the call, since what a constructor gets is kept by the cluster.
-        asker = Asker(actor, self._name, self._ray.rank_timeout_s, self._is_closing)
-        asker.ask(lambda actor: actor.open.remote(self._settings, self._ray))
-        return actor
 
     def _take_all(self, asker: Asker, pulls: Pulls, joined: Joined, first_step: int, in_step: int) -> None:
         by_value = joined.choices.handover == "value"
