@@ -160,18 +160,19 @@ def test_packs_made_in_any_order_are_delivered_and_handed_out_in_the_ranks(seed:
     shelf = filled()
     order = list(shelf.by_sequence)
     random.Random(seed).shuffle(order)
-    delivered: dict[int, list[int]] = {0: [], 1: []}
+    delivered: list[int] = []
+
+    def deliver(number: int, made: bytes) -> bytes:
+        assert made == b"made %d" % number
+        delivered.append(number)
+        return b"delivery %d" % number
+
     handed: dict[int, list[int]] = {0: [], 1: []}
     for sequence in order:
         pack = shelf.by_sequence[sequence]
         pack.made, pack.payload = b"made %d" % sequence, object()
 
-        def deliver(number: int, made: bytes, rank: int = pack.rank) -> bytes:
-            assert made == b"made %d" % number
-            delivered[rank].append(number)
-            return b"delivery %d" % number
-
-        shelf.deliver(pack.rank, deliver)
+        shelf.deliver(deliver)
         for rank in (0, 1):
             ready = shelf.ready(rank, len(handed[rank]))
             assert len({p.step for p in ready}) <= 1
@@ -184,8 +185,9 @@ def test_packs_made_in_any_order_are_delivered_and_handed_out_in_the_ranks(seed:
             handed[p.rank].append(p.sequence)
         for rank in (0, 1):
             shelf.release(rank, len(handed[rank]))
-    assert delivered == handed == {0: list(range(0, 12, 2)), 1: list(range(1, 12, 2))}
-    assert shelf.is_all_delivered()
+    assert delivered == list(range(12)), "over all ranks, so that what is counted over the job is counted in one order"
+    assert handed == {0: list(range(0, 12, 2)), 1: list(range(1, 12, 2))}
+    assert not shelf.undelivered()
     assert not shelf.by_sequence, "what is mapped is let go of"
 
 
@@ -193,7 +195,7 @@ def test_a_lost_payload_is_ready_again_without_a_second_delivery() -> None:
     shelf = filled(n_ranks=1, n_steps=1)
     for pack in shelf.by_sequence.values():
         pack.made, pack.payload, pack.made_on = b"m", object(), "n0"
-    shelf.deliver(0, lambda sequence, made: b"d")
+    shelf.deliver(lambda sequence, made: b"d")
     lost = shelf.by_sequence[0]
     lost.payload = None
     assert shelf.ready(0, 0) == []
@@ -203,8 +205,27 @@ def test_a_lost_payload_is_ready_again_without_a_second_delivery() -> None:
     def refuse(sequence: int, made: bytes) -> bytes:
         raise AssertionError("delivered twice")
 
-    assert not shelf.deliver(0, refuse)
+    assert not shelf.deliver(refuse)
     assert [p.number for p in shelf.ready(0, 0)] == [0, 1]
+
+
+def test_what_ends_a_run_ends_it_in_its_place() -> None:
+    shelf = filled(n_ranks=2, n_steps=2)
+    for pack in shelf.by_sequence.values():
+        pack.made, pack.payload = b"m", object()
+    shelf.by_sequence[5].made = Ended.of(stoker.UnavailableError("no store", "OUTAGE"))
+    delivered: list[int] = []
+
+    def deliver(sequence: int, made: bytes) -> bytes:
+        delivered.append(sequence)
+        return b"d"
+
+    with pytest.raises(stoker.UnavailableError, match="OUTAGE: no store"):
+        shelf.deliver(deliver)
+    assert delivered == [0, 1, 2, 3, 4]
+    assert [p.sequence for p in shelf.undelivered()] == [5, 6, 7]
+    assert [p.step for p in shelf.ready(0, 0)] == [0, 0]
+    assert [p.number for p in shelf.ready(1, 0)] == [0, 1], "all ranks have the steps before"
 
 
 def test_a_pack_is_kept_until_it_was_delivered_though_its_rank_is_gone() -> None:
@@ -212,7 +233,7 @@ def test_a_pack_is_kept_until_it_was_delivered_though_its_rank_is_gone() -> None
     assert shelf.release(0, 1 << 62) == []
     first = shelf.by_sequence[0]
     first.made, first.payload = b"m", object()
-    shelf.deliver(0, lambda sequence, made: b"d")
+    shelf.deliver(lambda sequence, made: b"d")
     assert [p.number for p in shelf.release(0, 1 << 62)] == [0]
     assert first.payload is None
     assert shelf.get(0, 0) is None

@@ -311,6 +311,11 @@ class RankClient:
                 while not pulls.drained_within(SLICE_S):
                     self._go_on()
                 self._go_on()
+                if taken.ended is not None:
+                    while self._hand_over.n_unread:  # all ranks end at the same step
+                        self._go_on()
+                        time.sleep(SLICE_S)
+                    raise taken.ended.error()
                 self._hand_over.end(taken.end)
                 return
             pulls.add(taken.packs)

@@ -111,7 +111,8 @@ class Coordinator:
         self._is_started = False
         self._is_at_end = False
         self._end_message: bytes | None = None
-        self._ended: Ended | None = None
+        self._stopped: Ended | None = None  # ends the run where delivery stands
+        self._ended: Ended | None = None  # ends it at once
         self._ended_at = 0.0
         self._is_leaving = False
         self._waiters: dict[int, set[asyncio.Future[None]]] = {}  # by rank; -1: for what concerns all
@@ -277,7 +278,7 @@ class Coordinator:
             "pid": os.getpid(),
             "seconds": round(now - self._began, 1),
             "state": self._phase(),
-            "ended": None if self._ended is None else str(self._ended.error()),
+            "ended": None if (ended := self._ended or self._stopped) is None else str(ended.error()),
             "first_step": self._first_step,
             "wanted_step": self._wanted_step,
             "choices": None if placed is None else {k: getattr(placed.choices, k) for k in placed.choices.__slots__},
@@ -354,6 +355,9 @@ class Coordinator:
             return f"{name}, which is ready"
         if self._scheduler is None or self._workforce is None:
             return name
+        if pack.made is not None and (before := next(iter(self._shelf.undelivered()), pack)) is not pack:
+            at = self._waits_for(before.rank, before.number)
+            return f"{name}, which is made and comes after {at}"
         runs = self._scheduler.runs_of(pack.sequence)
         if self._scheduler.is_careful(pack.sequence):
             return f"{name}: its samples are tried one by one, because workers died of it"
@@ -384,13 +388,13 @@ class Coordinator:
             on_start=self._in_loop(self._started),
             on_tasks=self._in_loop(self._planned),
             on_end=self._in_loop(self._at_end),
-            on_error=self._in_loop(self._fail),
+            on_error=self._in_loop(self._plan_failed),
         )
 
-    def _make_engine(self, settings: Settings, dp_size: int) -> Any:
+    def _make_engine(self, settings: Settings, dp_size: int) -> _core.CoreCoordinator:
         values = core_settings(settings)
         values.dp_rank, values.dp_size = 0, dp_size
-        return vars(_core)["CoreCoordinator"].create(values)
+        return _core.CoreCoordinator.create(values)
 
     def _opened(self, engine: Any) -> None:
         self._engine = engine
@@ -428,6 +432,7 @@ class Coordinator:
             scheduler=self._scheduler,
             fingerprint=self._engine.fingerprint,
             on_made=self._made,
+            on_unmakeable=self._cannot_be_made,
             on_change=self._schedule_soon,
             on_error=self._fail,
             clock=self._now,
@@ -476,10 +481,24 @@ class Coordinator:
         self._finish_data()
 
     def _finish_data(self) -> None:
-        if self._is_at_end and self._end_message is None and self._shelf.is_all_delivered():
+        if self._is_at_end and self._end_message is None and not self._shelf.undelivered():
             self._end_message = self._engine.end()
-            for rank in range(self._roster.dp_size):
-                self._wake(rank)
+            self._wake_all()
+
+    def _stop(self, error: BaseException) -> None:
+        """Ends the run where delivery stands: what was delivered is still handed out, and nothing more is made."""
+        if self._stopped is None:
+            self._stopped = Ended.of(error)
+            if self._scheduler is not None:
+                for pack in self._shelf.undelivered():
+                    self._scheduler.release(pack.sequence)
+            self._wake_all()
+
+    def _plan_failed(self, error: BaseException) -> None:
+        if self._is_started and isinstance(error, StokerError):
+            self._stop(error)  # all that was planned before it is delivered
+        else:
+            self._end(error)
 
     def _schedule_soon(self) -> None:
         """Once for all that happens in one turn of the loop."""
@@ -501,20 +520,36 @@ class Coordinator:
         if pack is None or self._ended is not None:
             return
         pack.payload, pack.made_on, pack.attempt = payload, node_id, run.task.attempt
-        if pack.delivery is None:
-            pack.made = made
-        try:
-            self._shelf.deliver(pack.rank, self._engine.deliver)
-            self._finish_data()
-        except StokerError as error:
-            self._end(error)
-            return
         self._counters["packs_made"] += 1
         for node in self._roster.nodes_of(pack.rank):
             self._moved[node_id, node] += run.task.n_bytes
-        self._wake(pack.rank)
-        if self._roster.has_rank_left(pack.rank):
-            self._move_on(pack.rank)
+        if pack.delivery is None:
+            pack.made = made
+            self._deliver()
+        else:
+            self._wake(pack.rank)
+
+    def _cannot_be_made(self, run: Run, ended: Ended) -> None:
+        pack = self._shelf.by_sequence.get(run.task.sequence)
+        if pack is not None and pack.delivery is None:
+            pack.made = ended
+            self._deliver()
+        else:
+            self._end(ended.error())
+
+    def _deliver(self) -> None:
+        if self._stopped is not None or self._ended is not None:
+            return
+        try:
+            ranks = self._shelf.deliver(self._engine.deliver)
+            self._finish_data()
+        except StokerError as error:
+            self._stop(error)
+            return
+        for rank in ranks:
+            self._wake(rank)
+            if self._roster.has_rank_left(rank):
+                self._move_on(rank)
 
     async def _taken(
         self, client_id: str, first: int, n_mapped: int, wanted_step: int
@@ -534,6 +569,9 @@ class Coordinator:
                     return packs
                 if self._end_message is not None and first >= self._shelf.n_planned(rank):
                     return StepHandles(packs=[], is_at_end=True, end=self._end_message)
+                pack = self._shelf.get(rank, first)
+                if self._stopped is not None and (pack is None or pack.delivery is None):
+                    return StepHandles(packs=[], is_at_end=True, ended=self._stopped)
                 left = end - self._now()
                 if left <= 0:
                     return NotYet(waits_for=self._waits_for(rank, first))
@@ -658,8 +696,7 @@ class Coordinator:
             if self._workforce is not None:
                 self._workforce.end()
             self._shelf.clear()
-            for rank in list(self._waiters):
-                self._wake(rank)
+            self._wake_all()
         return self._ended
 
     def _fail(self, error: BaseException) -> None:
@@ -716,6 +753,10 @@ class Coordinator:
     def _wake(self, rank: int) -> None:
         for woken in self._waiters.get(rank, ()):
             _set(woken)
+
+    def _wake_all(self) -> None:
+        for rank in list(self._waiters):
+            self._wake(rank)
 
     def _in_loop(self, call: Callable[..., Any]) -> Callable[..., None]:
         def later(*values: Any) -> None:

@@ -190,6 +190,9 @@ class StepHandles:
     """No pack has the number that was asked for: the data are at their end. `packs` is empty."""
     end: bytes = b""
     """For ``CoreHandOver.end``, with `is_at_end`."""
+    ended: Ended | None = None
+    """With `is_at_end`: what ends the run in this place, for all ranks at the same step. Not before the trainer has
+    taken all packs before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The packs of each rank, from plan to mapped: numbered, made in any order, delivered and handed out in order. Pure."""
+"""The packs of each rank, from plan to mapped: numbered, made in any order, delivered in the plan's. Pure."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
+
+from stoker.ray.protocol import Ended
 
 __all__ = ["Pack", "Shelf"]
 
@@ -25,8 +27,8 @@ class Pack:
     n_samples: int
     message: bytes
     """For the worker."""
-    made: bytes | None = None
-    """What its worker told; kept until it is delivered."""
+    made: bytes | Ended | None = None
+    """What its worker told; kept until it is delivered. `Ended`: it cannot be made, which ends the run in its place."""
     delivery: bytes | None = None
     """For the rank; there once it was this pack's turn."""
     payload: Any = None
@@ -47,7 +49,7 @@ class Shelf:
     by_sequence: dict[int, Pack] = field(default_factory=dict)
     _of_rank: dict[int, deque[Pack]] = field(default_factory=dict)  # those kept, in order
     _n_planned: dict[int, int] = field(default_factory=dict)
-    _n_undelivered: int = 0
+    _undelivered: deque[Pack] = field(default_factory=deque)  # over all ranks, in the plan's order
 
     def add(self, task: Any) -> Pack:
         """A further task of the plan; of one rank they come in order."""
@@ -64,29 +66,36 @@ class Shelf:
             message=task.message,
         )
         self._n_planned[task.rank] = number + 1
-        self._n_undelivered += 1
+        self._undelivered.append(pack)
         self._of_rank.setdefault(task.rank, deque()).append(pack)
         self.by_sequence[pack.sequence] = pack
         return pack
 
-    def deliver(self, rank: int, deliver: Callable[[int, bytes], bytes]) -> bool:
-        """Delivers what has become the rank's turn.
+    def deliver(self, deliver: Callable[[int, bytes], bytes]) -> set[int]:
+        """Delivers what has become its turn, in the plan's order over all ranks.
+
+        So what is counted over the job, such as bad samples, is counted in one order, and a run that ends because of
+        it ends all ranks at the same step.
 
         Returns:
-            Whether anything was.
-        """
-        was = self._n_undelivered
-        for pack in self._of_rank.get(rank, ()):
-            if pack.delivery is None:
-                if pack.made is None:
-                    break
-                pack.delivery, pack.made = deliver(pack.sequence, pack.made), None
-                self._n_undelivered -= 1
-        return self._n_undelivered < was
+            Ranks of which a pack was delivered.
 
-    def is_all_delivered(self) -> bool:
-        """Whether nothing that was planned is still to be made for the first time."""
-        return self._n_undelivered == 0
+        Raises:
+            StokerError: What `deliver` raised, or what the next pack ended with.
+        """
+        ranks: set[int] = set()
+        while self._undelivered and (made := self._undelivered[0].made) is not None:
+            if isinstance(made, Ended):
+                raise made.error()
+            pack = self._undelivered[0]
+            pack.delivery, pack.made = deliver(pack.sequence, made), None
+            self._undelivered.popleft()
+            ranks.add(pack.rank)
+        return ranks
+
+    def undelivered(self) -> list[Pack]:
+        """Planned, and not delivered yet."""
+        return list(self._undelivered)
 
     def n_planned(self, rank: int) -> int:
         """Packs of a rank that were planned so far."""
@@ -129,3 +138,4 @@ class Shelf:
             pack.payload = None
         self.by_sequence.clear()
         self._of_rank.clear()
+        self._undelivered.clear()

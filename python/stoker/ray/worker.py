@@ -17,7 +17,6 @@ from stoker.errors import UnavailableError
 from stoker.loader import core_settings
 from stoker.ray.protocol import Ended
 from stoker.settings import Settings
-from stoker.topology import Topology
 
 __all__ = ["Opened", "PackWorker"]
 
@@ -44,14 +43,14 @@ class PackWorker:
     """
 
     def __init__(self) -> None:
-        self._worker: Any = None
+        self._worker: _core.CorePackWorker | None = None
 
     def open(self, settings: Settings, dp_size: int, threads: int, memory_bytes: int) -> Opened | Ended:
         """Opens the model and the data.
 
         Args:
             settings: Of the run.
-            dp_size: Ranks of the job.
+            dp_size: Ranks of the run.
             threads: That decode and tokenise; 0: as the settings say.
             memory_bytes: For packs and encoded objects; 0: as the settings say.
         """
@@ -111,8 +110,10 @@ class PackWorker:
         if self._worker is not None:
             self._worker.close()
 
-    def _engine(self, settings: Settings, dp_size: int) -> Any:
-        return vars(_core)["CorePackWorker"].create(core_settings(settings, Topology(dp_size=dp_size)))
+    def _engine(self, settings: Settings, dp_size: int) -> _core.CorePackWorker:
+        values = core_settings(settings)
+        values.dp_rank, values.dp_size = 0, dp_size
+        return _core.CorePackWorker.create(values)
 
 
 def padded(pixels: Any, tail: Any) -> list[np.ndarray]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -55,6 +56,7 @@ class Workforce:
         scheduler: Told of every worker that comes and goes.
         fingerprint: That of the coordinator; a worker with another one sees other data.
         on_made: Called with (run, made, reference to the payload, node id) for what is to be kept.
+        on_unmakeable: Called with what a worker says a pack cannot be made for.
         on_change: Called when workers or places are free.
         on_error: Called with what ends the run.
     """
@@ -70,6 +72,7 @@ class Workforce:
         scheduler: Scheduler,
         fingerprint: str,
         on_made: Callable[[Run, bytes, Any, str], None],
+        on_unmakeable: Callable[[Run, Ended], None],
         on_change: Callable[[], None],
         on_error: Callable[[BaseException], None],
         clock: Callable[[], float] = time.monotonic,
@@ -77,7 +80,8 @@ class Workforce:
         self._class = ray.remote(worker_class)
         self._settings, self._dp_size, self._choices, self._slots = settings, dp_size, choices, slots
         self._scheduler, self._fingerprint = scheduler, fingerprint
-        self._on_made, self._on_change, self._on_error = on_made, on_change, on_error
+        self._on_made, self._on_unmakeable = on_made, on_unmakeable
+        self._on_change, self._on_error = on_change, on_error
         self._clock = clock
         self._workers: dict[str, _Worker] = {}
         self._n_made = 0
@@ -221,8 +225,9 @@ class Workforce:
         if isinstance(made, Ended):
             if made.code == "STOPPED":
                 self._died(worker, "it was stopped", is_suspicious=False)
-            else:
-                self._on_error(made.error())
+            elif self._scheduler.finished(run.run_id, now=self._clock()):
+                where = self.where(run.worker_id)
+                self._on_unmakeable(run, dataclasses.replace(made, message=f"{made.message} ({where})"))
             return
         if self._scheduler.finished(run.run_id, now=self._clock()):
             self._on_made(run, made, payload, worker.opened.node_id)
