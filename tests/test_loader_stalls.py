@@ -41,6 +41,9 @@ def end_of(loader: Loader) -> stoker.StokerError:
     return ended.value
 
 
+@pytest.mark.case(
+    "LDR-05", "told with rank, host, stage, media and seconds; DATA_STALL at `stall_limit_s`, with a state"
+)
 def test_a_wait_is_told_of_then_ends_the_run(
     data: DataSet, server: StorageServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -319,6 +319,7 @@ def test_a_worker_that_no_longer_moves_holds_nobody_up(ray_cluster: RayCluster, 
     ray_cluster.settle()
 
 
+@pytest.mark.case("LDR-06", "no more in the stores than `ray.store_limit`, copies and a step; nothing is spilled")
 def test_a_slow_trainer_never_fills_the_object_stores(ray_cluster: RayCluster, run_settings: Settings) -> None:
     """Made ahead is what `store_limit` allows, however long nobody takes it; nothing is ever spilled."""
     ray_cluster.connect()

@@ -67,6 +67,7 @@ FOUR = [node(n, 12) for n in "abcd"]
 EIGHT_RANKS = [Process("abcd"[i // 2], i) for i in range(8)]
 
 
+@pytest.mark.case("LDR-09", "one worker on each, by node id; an uneven plan warns")
 def test_the_default_is_one_worker_on_each_node_with_ranks() -> None:
     idle = node("e", 64)
     made = placed([*FOUR, idle], EIGHT_RANKS)

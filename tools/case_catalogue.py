@@ -99,11 +99,17 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "3 samples on 8 ranks; a manifest of bad rows only",
         "DATA_TOO_SMALL at the start, NO_DATA after a pass",
     ),
+    "LDR-05": (
+        "storage that answers one rank after a minute",
+        "a warning with rank, host, stage and media; then DATA_STALL, before a watchdog",
+    ),
+    "LDR-06": ("a slow trainer on Ray, 2,000 samples, small object stores", "bytes in flight bounded; nothing spilled"),
     "LDR-07": ("a start with 10 million rows", "first batch within a minute, nothing looked up for each medium"),
     "LDR-08": (
         "a picture of 170 megapixels among small ones, 16 threads; a sample that kills its worker",
         "decoders admitted by header within the limit; WORKER_KILLED after the second time",
     ),
+    "LDR-09": ("a Ray cluster of four nodes, all of which host ranks", "one worker on each, by node id; the plan said"),
     "LDR-10": ("a state taken while batches are prefetched, loaded by a new process", "goes on with the next batch"),
     "LDR-11": ("lengths 70, 60, 80 in packs of 100, a state after the first", "nothing is lost with the process"),
     "LDR-12": ("a state of 4 ranks loaded by 2, 4, 8", "the same global order goes on"),

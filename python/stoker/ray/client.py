@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import logging
 import math
 import os
 import socket
@@ -26,6 +27,7 @@ from stoker.ray import counting, meeting
 from stoker.ray.asking import SLICE_S, Asker, ClosedError, StaleError
 from stoker.ray.protocol import Beat, Ended, Hello, Joined, PackHandle, Started, StepHandles
 from stoker.ray.pulling import Pulls
+from stoker.ray.stores import mapped_stores, store_warning
 from stoker.ray.views import StoreMap
 from stoker.settings import Settings, resolve_speed
 from stoker.topology import Topology
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from stoker._core import CoreHandOver
 
 __all__ = ["RankClient"]
+
+_log = logging.getLogger("stoker")
 
 _CLOSE_S = 0.9
 _N_PULLS = 4
@@ -67,6 +71,7 @@ class RankClient:
         self._ahead_steps = resolve_speed(settings.speed, usable_cpus=1).prefetch_steps
         self._name = self._node_id = ""
         self._tally, self._store = counting.Tally(), StoreMap()
+        self._n_store_reads, self._has_warned_of_store = 0, False  # of the thread that hands on
         self._closing = threading.Event()
         self._threads: list[threading.Thread] = []
         self._waited_s = 0.0  # the trainer, until the pack before; the thread's that hands on
@@ -222,6 +227,11 @@ class RankClient:
 
     def _feed(self, hello: Hello) -> None:
         asker, joined = self._join(hello)
+        if hello.dp_rank == 0 and hello.peer_rank == 0:
+            for line in joined.plan:
+                _log.info("%s", line)
+            for line in joined.warnings:
+                _log.warning("%s", line)
         self._hand_over.welcome(joined.welcome)
         state = None
         while state is None:
@@ -381,6 +391,7 @@ class RankClient:
         handle, pixels, tail = fetched
         is_local = handle.made_on == self._node_id or self._topology.peer_rank > 0
         is_mapped = self._store.has(pixels)
+        self._look_at_store()
         n_bytes = pixels.nbytes + tail.nbytes
         waited_s, now = self._hand_over.waited_s, time.monotonic()
         self._hand_over.put(handle.delivery, pixels, tail)
@@ -389,6 +400,15 @@ class RankClient:
         self._tally.handed_on(
             n_bytes, is_local=is_local, is_mapped=is_mapped, copies=1 + (not is_local) + (not is_mapped)
         )
+
+    def _look_at_store(self) -> None:
+        """Warns of a store that lies on a disk, when it is first seen."""
+        if self._topology.peer_rank > 0 or self._store.n_reads == self._n_store_reads:
+            return
+        self._n_store_reads = self._store.n_reads
+        if not self._has_warned_of_store and (warning := store_warning(mapped_stores(), socket.gethostname())):
+            self._has_warned_of_store = True
+            _log.warning("%s", warning)
 
     # --- the thread that follows the trainer, and gives signs of life
 

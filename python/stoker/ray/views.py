@@ -18,7 +18,15 @@ class StoreMap:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._ranges: list[tuple[int, int]] = []  # guarded by _lock
+        # Guarded by _lock:
+        self._ranges: list[tuple[int, int]] = []
+        self._n_reads = 0
+
+    @property
+    def n_reads(self) -> int:
+        """Grows when something new may have been mapped."""
+        with self._lock:
+            return self._n_reads
 
     def has(self, array: npt.NDArray[np.uint8]) -> bool:
         """Whether all of the array is in the store."""
@@ -27,6 +35,7 @@ class StoreMap:
         with self._lock:
             if not self._is_known(first, end):
                 self._ranges = _mapped()  # mappings are few and come with the first object
+                self._n_reads += 1
             return self._is_known(first, end)
 
     def _is_known(self, first: int, end: int) -> bool:
