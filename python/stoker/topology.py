@@ -18,8 +18,8 @@ class Topology:
 
     Tensor, pipeline and context parallel processes of one data-parallel rank are *peers*: they get the same batches. Of
     the peers on one node the first prepares them, and the others read them from its memory, so that the work and the
-    reads are done once per node. Peers on other nodes have a first one of their own there. With ``ray:`` in the settings
-    none prepares: each reads the same packs from its node's object store.
+    reads are done once per node. Peers on other nodes have a first one of their own there. With ``ray:`` in the
+    settings none prepares: each reads the same packs from its node's object store.
 
     `dp_rank` and `dp_size` are enough where there are no peers. `from_sizes`, `from_torch` and `from_megatron` find the
     rest from what a trainer has at hand.
