@@ -102,7 +102,8 @@ def bounds_of(uses: Sequence[NodeUse], *, n_steps: int, train_s: float) -> tuple
                 f"{nic / 1e6:.1f} MB/s = {most / nic:.2f} s",
             )
         )
-        moved = sum(max(use.received_bytes, use.sent_bytes) for use in known) / n_steps
+        # What one sends another receives, and a card does both at once.
+        moved = max(sum(use.received_bytes for use in known), sum(use.sent_bytes for use in known)) / n_steps
         all_nics = sum(use.nic_bytes_s or 0.0 for use in known)
         found.append(
             Bound(

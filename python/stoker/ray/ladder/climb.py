@@ -16,7 +16,7 @@ import ray
 from stoker.ladder.climb import Listener
 from stoker.ladder.emulation import RankModel
 from stoker.ladder.engine import Engine
-from stoker.ladder.ranks import RankJob
+from stoker.ladder.ranks import RankFailedError, RankJob
 from stoker.ladder.result import StepRecord, summarise
 from stoker.ray.ladder.bounds import node_uses
 from stoker.ray.ladder.meters import Meter
@@ -160,12 +160,15 @@ class _Cluster:
             storage.step_done(record)
             listener.step_done(name, record)
 
-        output = run_ranks(
-            job,
-            places=[self._rank_nodes[rank % len(self._rank_nodes)] for rank in range(n_ranks)],
-            meters=self._meters,
-            on_step=on_step,
-        )
+        try:
+            output = run_ranks(
+                job,
+                places=[self._rank_nodes[rank % len(self._rank_nodes)] for rank in range(n_ranks)],
+                meters=self._meters,
+                on_step=on_step,
+            )
+        except RankFailedError as error:
+            raise RankFailedError(f"{name}: {error}{_waited_for(name)}") from None
         if rung.ray is not None:
             _wait_until_gone(name)
         reports = [output.reports[rank] for rank in sorted(output.reports)]
@@ -179,6 +182,7 @@ class _Cluster:
             visual_tokens=n_patches // _PATCHES_PER_VISUAL_TOKEN,
             storage_bytes=storage.measured,
             delivered=None if rung.ray is None else _delivered(reports),
+            is_ahead=(rung.speed or {}).get("prefetch_steps") != 0,
             choices={} if rung.ray is None else _choices(reports),
         )
 
@@ -249,6 +253,16 @@ def _delivered(reports: list[dict[str, Any]]) -> Delivered:
 def _choices(reports: list[dict[str, Any]]) -> dict[str, Any]:
     of_rank = reports[0]["ray"]
     return {**of_rank["choices"], "why": of_rank["why"]}
+
+
+def _waited_for(name: str) -> str:
+    """What the rung's coordinator says that its clients wait for; empty if there is none."""
+    said = []
+    for actor in _actors_of(name):
+        with suppress(Exception):  # this is only about more words for an error
+            status = ray.get(ray.get_actor(actor, namespace=NAMESPACE).status.remote(), timeout=5)
+            said += [f"rank {of['rank']}: {of['waits_for']}" for of in status["clients"] if of["waits_for"]]
+    return f"; {'; '.join(said)}" if said else ""
 
 
 def _wait_until_gone(name: str) -> None:

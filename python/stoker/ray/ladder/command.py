@@ -30,7 +30,7 @@ _TOKENS_PER_PACK = 4096
 _MEMORY_LIMIT = "512MiB"
 
 _NIC_MBIT_S = 200.0
-_STORE_BYTES = 200_000_000
+_STORE_BYTES = 500_000_000
 _CARD = "e0"  # of a virtual node in the cluster's network
 
 

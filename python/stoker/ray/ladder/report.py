@@ -35,6 +35,7 @@ _COLUMNS: dict[str, Callable[[RayRungResult], str]] = {
     "rung": lambda r: r.result.name,
     "ranks": lambda r: str(r.n_ranks),
     "wait ratio": lambda r: f"{r.result.wait_ratio:.3f}",
+    "GPU busy": lambda r: f"{r.result.gpu_busy:.3f}",
     "step s": lambda r: f"{r.result.step_s:.2f}",
     "train s": lambda r: f"{r.result.train_s_per_step:.2f}",
     "samples/s": lambda r: f"{r.result.samples_per_s:.1f}",

@@ -58,6 +58,13 @@ RUNGS = {
             speed={},
         ),
         RayRung(
+            name="ray-on-demand",
+            about="workers on one other node, nothing ahead of use: here the bytes of a pack can be counted exactly",
+            steps=3,
+            speed={"prefetch_steps": 0},
+            ray=_PACK_LAZY,
+        ),
+        RayRung(
             name="ray-by-value",
             about="workers on one other node; the coordinator gets each pack and hands it on",
             steps=5,
