@@ -74,13 +74,14 @@ class Topology:
             raise InvalidArgumentError(
                 f"topology: rank is {me}, of {len(dp_ranks)} processes; give it, or start with torchrun", "SETTINGS"
             )
+        in_all = dp_ranks.count(dp_ranks[me])
         here = [r for r in _ranks_of_node(me, len(dp_ranks), ranks_per_node) if dp_ranks[r] == dp_ranks[me]]
         return cls(
             dp_rank=dp_ranks[me],
             dp_size=len(set(dp_ranks)),
             peer_rank=here.index(me),
             peer_count=len(here),
-            peers_in_all=dp_ranks.count(dp_ranks[me]),
+            peers_in_all=in_all if in_all > len(here) else 0,
             job=job,
         )
 
