@@ -90,6 +90,7 @@ Status Coordinator::start(const LoaderState& state, const std::vector<std::strin
   plan_ = std::make_unique<PlanStage>(
       settings_, run_->dataset, run_->model, known_.get(), *fetcher_, *workers_, run_->fingerprint, cursor,
       PlanStage::Options{.ranks = {0, settings_.dp_size},
+                         .keeps_text = false,  // who makes the packs reads it
                          .max_queued = static_cast<std::size_t>(settings_.output.pack.packs_per_step)},
       clock_);
   began_ns_ = clock_.now().count();

@@ -45,28 +45,19 @@ Result<std::unique_ptr<Loader>> Loader::create(LoaderSettings settings, const Cl
     STOKER_TRY(loader->fetcher_, Fetcher::create(fetch_settings(loader->settings_), clock));
   }
   Loader* const raw = loader.get();
-  loader->opening_ = std::jthread([raw](std::stop_token stop) { raw->open(std::move(stop)); });
+  loader->opening_.begin([raw](const std::stop_token& stop, const Opening::Say& say) { return raw->open(stop, say); });
   return loader;
 }
 
-void Loader::open(std::stop_token stop) {
-  become_background_thread("stoker-open");
-  auto say = [this](std::string_view line) {
-    MutexLock lock(mu_);
-    progress_ = line;
-  };
+Status Loader::open(const std::stop_token& stop, const Opening::Say& say) {
   Status status = settings_.hand_over         ? open_handed(stop, say)
                   : settings_.peers.rank == 0 ? open_engine(stop, say)
                                               : open_follower(stop, say);
   if (leader_ && !status.ok() && status.code() != Code::kCancelled) leader_->end(status);
-  MutexLock lock(mu_);
-  open_status_ = std::move(status);
-  progress_.clear();
-  is_opened_ = true;
-  opened_changed_.notify_all();
+  return status;
 }
 
-Status Loader::open_engine(const std::stop_token& stop, const std::function<void(std::string_view)>& say) {
+Status Loader::open_engine(const std::stop_token& stop, const Opening::Say& say) {
   if (settings_.peers.count > 1) {
     const auto limit = std::chrono::duration_cast<Nanos>(
         std::chrono::duration<double>(std::min(settings_.outage_limit_s, kNameLimit_s)));
@@ -93,7 +84,7 @@ Status Loader::open_engine(const std::stop_token& stop, const std::function<void
   return {};
 }
 
-Status Loader::open_handed(const std::stop_token& stop, const std::function<void(std::string_view)>& say) {
+Status Loader::open_handed(const std::stop_token& stop, const Opening::Say& say) {
   while (!stop.stop_requested()) {
     STOKER_TRY(std::optional<peers::Welcome> welcome,
                settings_.hand_over->welcome_within(std::chrono::milliseconds(100)));
@@ -107,7 +98,7 @@ Status Loader::open_handed(const std::stop_token& stop, const std::function<void
   return Status(Reason::kStopped, "the loader was closed");
 }
 
-Status Loader::open_follower(const std::stop_token& stop, const std::function<void(std::string_view)>& say) {
+Status Loader::open_follower(const std::stop_token& stop, const Opening::Say& say) {
   follower_ = std::make_shared<peers::Follower>(
       place(), std::chrono::duration_cast<Nanos>(std::chrono::duration<double>(settings_.outage_limit_s)), clock_);
   while (!stop.stop_requested()) {
@@ -137,16 +128,9 @@ peers::Place Loader::place() const {
 Result<bool> Loader::open_within(std::chrono::milliseconds timeout) {
   STOKER_CHECKED(check_usable());
   const Nanos began = clock_.now();
-  MutexLock lock(mu_);
-  opened_changed_.wait_for(lock, timeout, [&]() STOKER_NO_ANALYSIS { return is_opened_; });
+  Result<bool> is_open = opening_.within(timeout);
   open_wait_ += clock_.now() - began;
-  if (is_opened_ && !open_status_.ok()) return open_status_;
-  return is_opened_;
-}
-
-std::string Loader::progress() const {
-  MutexLock lock(mu_);
-  return progress_;
+  return is_open;
 }
 
 Status Loader::check_usable() const {
@@ -161,12 +145,12 @@ Status Loader::check_usable() const {
   return {};
 }
 
+Status Loader::check_open() const {
+  return opening_.check().ok() ? Status() : Status(Reason::kState, "the loader is not open");
+}
+
 Status Loader::start() {
-  {
-    MutexLock lock(mu_);
-    if (!is_opened_) return Status(Reason::kInternal, "started before it was open");
-    if (!open_status_.ok()) return open_status_;
-  }
+  STOKER_CHECKED(opening_.check());
   ledger_ = std::make_unique<Ledger>(settings_.bad_samples.ledger);
   MutexLock lock(life_mu_);
   STOKER_CHECKED(check_usable());
@@ -305,10 +289,7 @@ LoaderState Loader::with_cursor(const PlanState& cursor) const {
 }
 
 Result<LoaderState> Loader::state(bool* is_inside_step) const {
-  {
-    MutexLock lock(mu_);
-    if (!is_opened_ || !open_status_.ok()) return Status(Reason::kState, "the loader is not open");
-  }
+  STOKER_CHECKED(check_open());
   if (is_inside_step != nullptr) *is_inside_step = !is_step_start_;
   return with_cursor(cursor_);
 }
@@ -336,16 +317,13 @@ Result<SampleOrigin> Loader::describe(std::int64_t sample_id) const {
 }
 
 Result<const Dataset*> Loader::manifests() const {
-  {
-    MutexLock lock(mu_);
-    if (!is_opened_ || !open_status_.ok()) return Status(Reason::kState, "the loader is not open");
-  }
+  STOKER_CHECKED(check_open());
   if (dataset_) return &*dataset_;
   if (settings_.hand_over) return Status(Reason::kState, "batches come from elsewhere: ask there for the origin");
   MutexLock lock(describe_mu_);
   if (!described_) {
     STOKER_TRY(const std::unique_ptr<Fetcher> fetcher, Fetcher::create(fetch_settings(settings_), clock_));
-    STOKER_TRY(described_, Dataset::open(settings_, *fetcher, opening_.get_stop_token(), [](std::string_view) {}));
+    STOKER_TRY(described_, Dataset::open(settings_, *fetcher, opening_.stop_token(), [](std::string_view) {}));
   }
   return &*described_;
 }
@@ -391,7 +369,7 @@ void Loader::close() {
   if (settings_.output.user_code) settings_.output.user_code->cancel();
   MutexLock lock(life_mu_);
   if (fetcher_) fetcher_->stop();
-  if (opening_.joinable()) opening_.join();
+  opening_.end();
   if (feed_) feed_->stop();  // not destroyed: the trainer's thread may be in it
   if (leader_) leader_->close();
   if (follower_) follower_->close();
@@ -408,7 +386,7 @@ Loader::~Loader() {
     if (follower_) (void)new std::shared_ptr(follower_);
     (void)fetcher_.release();
     (void)new std::shared_ptr<TcpServer>(std::move(service_));
-    if (opening_.joinable()) opening_.detach();
+    opening_.abandon();
     return;
   }
   close();

@@ -6,13 +6,11 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <vector>
 
 #include "base/mutex.h"
@@ -20,6 +18,7 @@
 #include "data/pack.h"
 #include "engine/feed.h"
 #include "engine/loader_state.h"
+#include "engine/opening.h"
 #include "engine/sample_origin.h"
 #include "peers/follower.h"
 #include "peers/leader.h"
@@ -64,7 +63,7 @@ class Loader {
   /// @return Whether model and manifests are open; what is wrong with them.
   Result<bool> open_within(std::chrono::milliseconds timeout);
   /// What opening is doing, for people; empty when there is nothing to say.
-  std::string progress() const STOKER_EXCLUDES(mu_);
+  std::string progress() const { return opening_.progress(); }
 
   /// The next batch in plan order; nothing if none came within the timeout or the finite data ended (`is_at_end`).
   /// @return The error that ends the run: it comes again at every further call.
@@ -96,12 +95,13 @@ class Loader {
 
  private:
   explicit Loader(LoaderSettings settings, const Clock& clock);
-  void open(std::stop_token stop) STOKER_EXCLUDES(mu_);
-  Status open_engine(const std::stop_token& stop, const std::function<void(std::string_view)>& say);
-  Status open_handed(const std::stop_token& stop, const std::function<void(std::string_view)>& say);
-  Status open_follower(const std::stop_token& stop, const std::function<void(std::string_view)>& say);
+  Status open(const std::stop_token& stop, const Opening::Say& say);
+  Status open_engine(const std::stop_token& stop, const Opening::Say& say);
+  Status open_handed(const std::stop_token& stop, const Opening::Say& say);
+  Status open_follower(const std::stop_token& stop, const Opening::Say& say);
   peers::Place place() const;
   Status check_usable() const;
+  Status check_open() const;
   Status start() STOKER_EXCLUDES(life_mu_);
   Result<std::optional<Batch>> take_within(std::chrono::milliseconds timeout);
   Status account(const peers::Delivery& delivery) STOKER_EXCLUDES(told_mu_);
@@ -116,13 +116,7 @@ class Loader {
   const pid_t pid_;
   std::atomic<bool> is_closed_{false};  // written by close()
 
-  mutable Mutex mu_;
-  std::condition_variable_any opened_changed_;
-  bool is_opened_ STOKER_GUARDED_BY(mu_) = false;
-  Status open_status_ STOKER_GUARDED_BY(mu_);
-  std::string progress_ STOKER_GUARDED_BY(mu_);
-
-  std::shared_ptr<const qwen_vl::QwenVl> model_;  // written by the opening thread, read after is_opened_
+  std::shared_ptr<const qwen_vl::QwenVl> model_;  // written while it opens, read after that
   std::optional<Dataset> dataset_;                // absent where another process prepares
   std::unique_ptr<KnownLengths> known_;
   std::string fingerprint_;
@@ -157,7 +151,7 @@ class Loader {
   LoaderReport delivered_ STOKER_GUARDED_BY(told_mu_);
   std::int64_t room_tokens_ STOKER_GUARDED_BY(told_mu_) = 0;  // that those packs had
 
-  std::jthread opening_;  // last: joined first
+  Opening opening_;  // last: ended first
 };
 
 }  // namespace stoker

@@ -39,6 +39,10 @@ std::string Opening::progress() const {
   return progress_;
 }
 
+void Opening::abandon() {
+  if (thread_.joinable()) thread_.detach();
+}
+
 void Opening::end() {
   thread_.request_stop();
   if (thread_.joinable()) thread_.join();

@@ -34,8 +34,11 @@ class Opening {
   std::string progress() const STOKER_EXCLUDES(mu_);
   /// Asks it to stop.
   void request_stop() { thread_.request_stop(); }
-  /// The same, and waits for it.
+  std::stop_token stop_token() const { return thread_.get_stop_token(); }
+  /// The same, and waits for it. Repeatable.
   void end();
+  /// In a forked child, which has no such thread: forgets it.
+  void abandon();
 
  private:
   mutable Mutex mu_;

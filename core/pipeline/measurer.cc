@@ -362,6 +362,10 @@ void Measurer::close_sample(Task& task, std::size_t index) {
     if (sample.text.n_control_literals > 0) control_literals_.add(sample.text.n_control_literals);
   }
   sample.waiting = nullptr;
+  if (!options_.keeps_text) {
+    sample.text = {};
+    sample.has_text = false;
+  }
   MutexLock lock(task.mu);
   if (--task.samples_left == 0) task.changed.notify_all();
 }

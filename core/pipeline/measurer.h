@@ -47,6 +47,8 @@ struct MeasureOptions {
   std::size_t max_whole_bytes = 0;
   /// Not empty: a header that would have to be read ends the run, SETTINGS, with these words.
   std::string headers_refused = {};
+  /// False: texts are counted and let go, as if the lengths had come from elsewhere.
+  bool keeps_text = true;
   /// What earlier runs learned is not read again, and what is learned here is kept there; null: this measurer remembers
   /// sizes for itself. With `on_row` every row is read all the same.
   KnownLengths* known = nullptr;

@@ -15,6 +15,7 @@ PlanStage::PlanStage(const LoaderSettings& settings, const Dataset& dataset,
       measurer_(settings, dataset, model, fetcher, workers,
                 {.max_whole_bytes = options.max_whole_bytes,
                  .headers_refused = std::move(options.headers_refused),
+                 .keeps_text = options.keeps_text,
                  .known = known,
                  // A run that goes on must plan as it did before.
                  .looks_again = start == PlanState{}}),

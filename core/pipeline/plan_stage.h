@@ -41,6 +41,7 @@ class PlanStage {
     RankSpan ranks = {};
     std::size_t max_whole_bytes = 0;   ///< MeasureOptions::max_whole_bytes
     std::string headers_refused = {};  ///< MeasureOptions::headers_refused
+    bool keeps_text = true;            ///< MeasureOptions::keeps_text
     std::size_t max_queued = 1;        ///< packs
   };
 
