@@ -103,7 +103,10 @@ def _rows(folder: Path) -> Path:
     path = folder / "rows.jsonl"
     with path.open("w") as out:
         for n in range(N_ROWS):
-            turns = [{"role": "user", "content": f"Question {n}?"}, {"role": "assistant", "content": "yes " * (n % 30 + 1)}]
+            turns = [
+                {"role": "user", "content": f"Question {n}?"},
+                {"role": "assistant", "content": "yes " * (n % 30 + 1)},
+            ]
             out.write(json.dumps({"messages": turns}) + "\n")
     return path
 

@@ -21,12 +21,15 @@ from stoker.ray.ladder.result import Delivered, RayLadderResult, RayRungResult, 
 from stoker.ray.ladder.rungs import RUNGS, rungs_from  # noqa: E402
 
 
-def use(name: str, received: float, sent: float, *, host: str = "machine", cpu_s: float = 0.0) -> NodeUse:
+def use(
+    name: str, received: float, sent: float, *, host: str = "machine", cpu_s: float = 0.0, busy_s: float = 0.0
+) -> NodeUse:
     """Of ten seconds; bytes in MB, a NIC of 25 MB/s, two cores."""
     return NodeUse(
         name=name,
         host=host,
         cores=2,
+        busy_s=busy_s,
         nic_bytes_s=25e6,
         received_bytes=int(received * 1e6),
         sent_bytes=int(sent * 1e6),
@@ -37,7 +40,14 @@ def use(name: str, received: float, sent: float, *, host: str = "machine", cpu_s
 
 def reading(at_s: float, received: int, cpu_s: dict[int, float], *, network: str = "a") -> Reading:
     return Reading(
-        at_s=at_s, host="machine", network=network, cores=2, received_bytes=received, sent_bytes=0, cpu_s=cpu_s
+        at_s=at_s,
+        host="machine",
+        network=network,
+        cores=2,
+        busy_s=2 * at_s,
+        received_bytes=received,
+        sent_bytes=0,
+        cpu_s=cpu_s,
     )
 
 
@@ -96,6 +106,20 @@ def test_cores_are_those_of_a_machine_and_not_of_each_of_its_nodes() -> None:
     assert bound.arithmetic == "1.80 CPU s / 2 cores = 0.90 s"
 
 
+def test_cores_that_others_use_are_not_there() -> None:
+    """Ten seconds of two cores: of 17 that were busy, 5 were ours."""
+    uses = [use("a", 0, 0, cpu_s=2.0, busy_s=17.0), use("b", 0, 0, cpu_s=3.0, busy_s=17.0)]
+    bound = next(b for b in bounds_of(uses, n_steps=10, train_s=0.1) if b.name == "CPU")
+    assert bound.step_s == pytest.approx(0.5 / 0.8)
+    assert bound.arithmetic == "0.50 CPU s / (2 cores - 1.2 that others use) = 0.62 s"
+
+
+def test_everybodys_time_is_without_idling() -> None:
+    assert meters.busy_s("cpu  100 200 300 99999 88888 400 500 600 7 7\ncpu0 1 1\n") == pytest.approx(
+        2100 / os.sysconf("SC_CLK_TCK")
+    )
+
+
 @pytest.mark.parametrize(("cpu_s", "enough"), [(9.0, True), (10.0, False)])
 def test_a_resource_suffices_with_room_to_spare(cpu_s: float, enough: bool) -> None:
     """At 0.8 of the training time it does not, at less it does; a busy NIC is no lack if others are idle."""
@@ -109,6 +133,7 @@ def test_readings_become_what_was_done_between_them() -> None:
     after = {"a": reading(9.0, 700, {1: 3.5, 3: 0.5}), "b": reading(9.0, 700, {1: 3.5}), "c": before["c"]}
     first, other = node_uses(before, after, {"a": 1e6, "c": None})
     assert (first.name, first.received_bytes, first.span_s, first.nic_bytes_s) == ("a", 600, 4.0, 1e6)
+    assert first.busy_s == 8.0
     assert first.cpu_s == pytest.approx(1.5 + 0.5)  # process 2 has ended, 3 began; b shares a's network and processes
     assert (other.name, other.received_bytes, other.cpu_s, other.nic_bytes_s) == ("c", 0, 0.0, None)
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 __all__ = ["SUFFICES", "Bound", "NodeUse", "Reading", "bounds_of", "node_uses", "suffices"]
 
+_LEAST_CORES = 0.05
+
 SUFFICES = 0.8
 """A resource suffices if what a step needs of it takes at most this share of the training time: queues need room."""
 
@@ -22,6 +24,8 @@ class Reading:
     network: str
     """Equal for nodes that share network interfaces, and all that is counted here."""
     cores: int
+    busy_s: float
+    """CPU seconds of everybody on the machine."""
     received_bytes: int
     """By the cluster's network interfaces, headers included."""
     sent_bytes: int
@@ -36,6 +40,8 @@ class NodeUse:
     name: str
     host: str
     cores: int
+    busy_s: float
+    """CPU seconds of everybody on the machine."""
     nic_bytes_s: float | None
     """What its network interface carries each way; None: not known."""
     received_bytes: int
@@ -68,6 +74,7 @@ def node_uses(
             name=name,
             host=then.host,
             cores=then.cores,
+            busy_s=now.busy_s - then.busy_s,
             nic_bytes_s=nic_bytes_s.get(name),
             received_bytes=now.received_bytes - then.received_bytes,
             sent_bytes=now.sent_bytes - then.sent_bytes,
@@ -112,18 +119,20 @@ def bounds_of(uses: Sequence[NodeUse], *, n_steps: int, train_s: float) -> tuple
                 arithmetic=f"{moved / 1e6:.1f} MB / {all_nics / 1e6:.1f} MB/s = {moved / all_nics:.2f} s",
             )
         )
-    hosts = {use.host: use.cores for use in uses}
-    if hosts:
-        cpu_s = {host: sum(use.cpu_s for use in uses if use.host == host) / n_steps for host in hosts}
-        host = max(hosts, key=lambda h: cpu_s[h] / hosts[h])
-        found.append(
-            Bound(
-                name="CPU",
-                step_s=cpu_s[host] / hosts[host],
-                arithmetic=f"{cpu_s[host]:.2f} CPU s / {hosts[host]} cores = {cpu_s[host] / hosts[host]:.2f} s",
-            )
-        )
+    cpus = [_cpu([use for use in uses if use.host == host], n_steps) for host in {use.host for use in uses}]
+    found += sorted(cpus, key=lambda bound: -bound.step_s)[:1]
     return tuple(sorted(found, key=lambda bound: -bound.step_s))
+
+
+def _cpu(uses: Sequence[NodeUse], n_steps: int) -> Bound:
+    """That of the cores of one machine, as far as others leave them."""
+    cores, cpu_s = uses[0].cores, sum(use.cpu_s for use in uses)
+    span_s = max(use.span_s for use in uses)
+    others = max(0.0, max(use.busy_s for use in uses) - cpu_s) / span_s if span_s > 0 else 0.0
+    left = max(_LEAST_CORES, cores - others)
+    step_s = cpu_s / n_steps / left
+    shown = f"{cores} cores" if others < 0.05 * cores else f"({cores} cores - {others:.1f} that others use)"
+    return Bound(name="CPU", step_s=step_s, arithmetic=f"{cpu_s / n_steps:.2f} CPU s / {shown} = {step_s:.2f} s")
 
 
 def suffices(bounds: Sequence[Bound]) -> bool:

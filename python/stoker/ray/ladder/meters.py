@@ -9,7 +9,7 @@ from pathlib import Path
 
 from stoker.ray.ladder.bounds import Reading
 
-__all__ = ["Meter", "bytes_of", "nic_speed_bytes_s", "read"]
+__all__ = ["Meter", "busy_s", "bytes_of", "nic_speed_bytes_s", "read"]
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -42,6 +42,7 @@ def read(proc: Path = Path("/proc"), interfaces: tuple[str, ...] = ()) -> Readin
         host=host,
         network=f"{host}/{os.stat(proc / 'self/ns/net').st_ino}",
         cores=len(os.sched_getaffinity(0)),
+        busy_s=busy_s((proc / "stat").read_text()),
         received_bytes=received,
         sent_bytes=sent,
         cpu_s=_cpu_s(proc),
@@ -58,6 +59,12 @@ def bytes_of(lines: Iterable[str], interfaces: tuple[str, ...] = ()) -> tuple[in
             received += int(fields[0])
             sent += int(fields[8])
     return received, sent
+
+
+def busy_s(stat: str) -> float:
+    """Returns the CPU seconds of everybody, stolen ones included, from ``/proc/stat``."""
+    user, nice, system, _, _, irq, softirq, steal = (int(field) for field in stat.split(maxsplit=9)[1:9])
+    return (user + nice + system + irq + softirq + steal) / _TICKS_PER_S
 
 
 def _cpu_s(proc: Path) -> dict[int, float]:
