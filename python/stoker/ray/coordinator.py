@@ -74,6 +74,7 @@ def create(
             max_restarts=0,
             max_task_retries=0,
             max_concurrency=_MAX_CALLS,
+            enable_task_events=False,  # nobody looks at thousands of calls a second
             scheduling_strategy=here,
             **options,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,7 +43,8 @@ class Roster:
     _places: dict[tuple[int, str, int], str] = field(default_factory=dict)
     _of_rank: dict[int, list[Member]] = field(default_factory=dict)
     _first: Member | None = None
-    _slowest: int = -2  # what `wanted_by_slowest` gave, or below that: not known
+    _at_step: Counter[int] = field(default_factory=Counter)  # clients that have not left, by the step they want
+    _slowest: int = -1
 
     @property
     def dp_size(self) -> int:
@@ -86,7 +88,8 @@ class Roster:
             )
         self._places[hello.dp_rank, hello.node_id, hello.peer_rank] = hello.client_id
         self.members[hello.client_id] = member
-        self._slowest = -2
+        self._at_step[-1] += 1
+        self._slowest = -1
         of_rank.append(member)
         return True
 
@@ -164,8 +167,8 @@ class Roster:
         member.heard_at = now
         member.n_mapped = max(member.n_mapped, n_mapped)
         if wanted_step > member.wanted_step:
-            if member.wanted_step <= self._slowest:
-                self._slowest = -2
+            self._at_step[member.wanted_step] -= 1
+            self._at_step[wanted_step] += 1
             member.wanted_step = wanted_step
 
     def mapped_by_all(self, rank: int) -> int:
@@ -175,14 +178,16 @@ class Roster:
 
     def wanted_by_slowest(self) -> int:
         """The least step that any trainer wants next; -1 while one has not asked."""
-        if self._slowest < -1:
-            self._slowest = min((m.wanted_step for m in self.members.values() if not m.has_left), default=-1)
+        while self._at_step and not self._at_step[self._slowest]:
+            del self._at_step[self._slowest]
+            self._slowest = min(self._at_step, default=-1)
         return self._slowest
 
     def left(self, member: Member) -> None:
         """A client takes no more."""
-        member.has_left = True
-        self._slowest = -2
+        if not member.has_left:
+            member.has_left = True
+            self._at_step[member.wanted_step] -= 1
 
     def held_bytes(self) -> int:
         """Bytes that trainers have not let go of; peers of a node share them."""

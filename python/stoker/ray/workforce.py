@@ -260,7 +260,13 @@ class Workforce:
             max_concurrency=slots + 2,
             runtime_env=self._settings.ray.runtime_env if self._settings.ray is not None else None,
         )
-        worker = _Worker(worker_id, place, self._class.options(**options).remote(), is_sacrificial, self._clock())
+        worker = _Worker(
+            worker_id,
+            place,
+            self._class.options(enable_task_events=False, **options).remote(),
+            is_sacrificial,
+            self._clock(),
+        )
         self._workers[worker_id] = worker
         self.counters["made"] += 1
         self._watch(self._open(worker, slots))
