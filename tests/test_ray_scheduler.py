@@ -433,3 +433,27 @@ def test_a_worker_that_no_longer_moves_holds_up_no_step() -> None:
         running += scheduler.starts(now)
     assert len(made) == 32, f"hangs: {32 - len(made)} packs are not made after {now} s"
     assert now < 20
+
+
+def test_one_nodes_store_is_not_filled_by_a_limit_over_all_of_them() -> None:
+    """The only fast node would make nearly all packs; what it has no room for, Ray would write to its disk."""
+    scheduler = Scheduler(Limits(store_limit=64 * MB, up_after_s=1.0))
+    for name, slots in (("fast", 4), ("slow", 1)):
+        scheduler.add_worker(name, name, slots=slots, now=0.0, node_limit=8 * MB)
+    for n in range(60):
+        scheduler.add_task(Task(sequence=n, rank=n % 2, step=n // 2, n_bytes=MB, n_samples=1))
+    held: set[int] = set()
+    now = 0.0
+    for _ in range(40):
+        now += 0.1
+        for run in scheduler.starts(now):
+            if run.worker_id == "fast":
+                held.add(run.task.sequence)
+                assert scheduler.finished(run.run_id, now=now)
+        assert scheduler.n_more_workers(now, ranks_wait=True) == 0, "more of them would not help"
+    assert 8 <= len(held) <= 9, "one of the step that is waited for may have been started a second time"
+    wanted = max(held) // 2 + 2
+    scheduler.set_wanted_step(wanted, now=now)
+    steps = [run.task.step for run in scheduler.starts(now)]
+    assert len(steps) >= 2, "what is waited for starts all the same"
+    assert max(steps) <= wanted

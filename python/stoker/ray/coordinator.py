@@ -44,6 +44,7 @@ __all__ = ["Coordinator", "create"]
 _TICK_S = 0.25
 _NODES_S = 5.0  # how often the cluster's nodes are looked at, beside the moments when something died
 _JOIN_LIMIT_S = 600.0  # until the last rank must have come
+_NODE_SHARE = 0.45  # of a node's object store for packs made there; 0.3 are for pulled ones, and at 0.8 Ray spills
 _N_STRAGGLING = 32  # told of at most
 _LAST_WORDS_S = 10.0  # after an error, for clients to hear of it
 _WORKERS_END_S = 3.0
@@ -300,6 +301,9 @@ class Coordinator:
             "engine": {} if self._engine is None else dict(self._engine.report()),
         }
 
+    def _node_limit(self, node_id: str) -> int:
+        return next((int(_NODE_SHARE * n.store_bytes) for n in self._nodes if n.node_id == node_id), 0)
+
     def _straggling(self, now: float) -> list[dict[str, Any]]:
         if self._scheduler is None or self._workforce is None:
             return []
@@ -430,6 +434,7 @@ class Coordinator:
             dp_size=self._roster.dp_size,
             choices=placed.choices,
             slots=lambda place: _slots(place, room),
+            node_limit=self._node_limit,
             scheduler=self._scheduler,
             fingerprint=self._engine.fingerprint,
             on_made=self._made,

@@ -1,9 +1,10 @@
 """Which worker makes which pack, and when. Pure: no Ray, no clock of its own; every call that needs the time takes it.
 
 Tasks come in the plan's order and start in it, so that bytes in the stores always belong to what is wanted before the
-rest. Three bounds hold a start back: free places on workers, `Limits.store_limit` over the cluster, and nothing else.
-Packs of the step that the slowest rank wants start whatever the stores hold, so a limit never stops a run; what the
-stores hold is then at most the limit and one step.
+rest. Three bounds hold a start back: free places on workers, `Limits.store_limit` over the cluster, and what each
+node's store may hold, since Ray writes to disk what one node's has no room for. Packs of the step that the slowest rank
+wants start whatever the stores hold, so a limit never stops a run; what they hold is then at most the limit and one
+step.
 
 A pack is *suspected* when its worker dies. At the second death its members are tried one by one on a worker that does
 nothing else (*sacrificial*), and only a member that kills that worker twice, alone, is given up. The death of a whole
@@ -51,6 +52,8 @@ class Scheduler:
         """How often each decision was taken, by a name that says what it was."""
         self.n_bytes = 0
         """In stores or about to be: packs being made, and made ones that are not released."""
+        self._held: Counter[str] = Counter()  # the same by node
+        self._node_limits: dict[str, int] = {}
         self._rank_nodes: dict[int, frozenset[str]] = {}
         self._wanted_step = 0
         self._wanted_since: float | None = None
@@ -62,6 +65,7 @@ class Scheduler:
         self._n_free = 0  # places on ordinary workers, slow ones counted in full
         self._on_node: Counter[str] = Counter()  # ordinary workers
         self._is_short = False  # what may start has no place
+        self._is_full = False  # of the latest `_best`: there is a place, but its node's store has no room
         self._would_be_late = False  # of the latest `_best`
         self._next_run = 0
         self._runs: dict[int, Run] = {}
@@ -92,8 +96,28 @@ class Scheduler:
         self._wanted_step, self._wanted_since = step, now
         self._waiting.set_wanted_step(step)
 
-    def add_worker(self, worker_id: str, node_id: str, *, slots: int, now: float, is_sacrificial: bool = False) -> None:
-        """A worker that can take packs, `slots` at a time."""
+    def add_worker(
+        self,
+        worker_id: str,
+        node_id: str,
+        *,
+        slots: int,
+        now: float,
+        is_sacrificial: bool = False,
+        node_limit: int = 0,
+    ) -> None:
+        """A worker that can take packs, `slots` at a time.
+
+        Args:
+            worker_id: A new one.
+            node_id: Where it is.
+            slots: Packs that it makes at one time.
+            now: Seconds.
+            is_sacrificial: It only tries samples.
+            node_limit: Bytes of packs that its node's store may hold; 0: as many as the cluster's.
+        """
+        if node_limit:
+            self._node_limits[node_id] = node_limit
         self._workers[worker_id] = _Worker(worker_id, node_id, 1 if is_sacrificial else slots, is_sacrificial, now)
         if not is_sacrificial:
             self._n_free += slots
@@ -175,7 +199,8 @@ class Scheduler:
         self.counters["second_starts_first"] += run.is_second
         task.is_made = True
         task.deaths = 0
-        self.n_bytes += task.n_bytes
+        task.made_on = run.node_id
+        self._hold(task.made_on, task.n_bytes)
         return True
 
     def store_full(self, run_id: int, *, now: float) -> None:
@@ -212,7 +237,7 @@ class Scheduler:
             return
         task.is_made = False
         task.attempt += 1
-        self.n_bytes -= task.n_bytes
+        self._hold(task.made_on, -task.n_bytes)
         self.counters["retried_after_loss"] += 1
         if task.attempt > self._limits.max_lost:
             raise UnavailableError(
@@ -230,7 +255,7 @@ class Scheduler:
         task.is_released = True
         self._careful.pop(sequence, None)
         if task.is_made:
-            self.n_bytes -= task.n_bytes
+            self._hold(task.made_on, -task.n_bytes)
 
     # --- what to do
 
@@ -332,14 +357,14 @@ class Scheduler:
             task = waiting.head(home)
             if task is None or not self._has_room(task):
                 continue
-            self._would_be_late = False
+            self._would_be_late = self._is_full = False
             worker = self._best(task, home=home) if self._n_free > 0 else None
             if worker is not None:
                 out.append(self._start(waiting.pop(home), worker, now))
             elif home:
                 continue
             else:
-                self._is_short = True
+                self._is_short = self._is_short or not self._is_full
                 if not self._would_be_late:
                     continue
                 self.counters["held_back_from_slow_workers"] += 1
@@ -371,6 +396,10 @@ class Scheduler:
             has_fast = has_fast or not is_slow
             if len(worker.runs) >= self._places(worker, ratio):
                 continue
+            limit = self._node_limits.get(worker.node_id)
+            if limit and task.step > self._wanted_step and self._held[worker.node_id] + task.n_bytes > limit:
+                self._is_full = True
+                continue
             score = ratio * (worker.load + task.work)
             if at_home and worker.node_id not in at_home:
                 score *= self._limits.remote_factor
@@ -399,12 +428,13 @@ class Scheduler:
             only=only,
             rejected=tuple(task.rejected),
             started_s=now,
+            node_id=worker.node_id,
             is_second=is_second,
         )
         self._next_run += 1
         self._runs[run.run_id] = task.runs[run.run_id] = worker.runs[run.run_id] = run
         worker.load += task.work
-        self.n_bytes += run.n_bytes
+        self._hold(run.node_id, run.n_bytes)
         if not worker.is_sacrificial:
             self._n_free -= 1
             is_local = worker.node_id in self._rank_nodes.get(task.rank, frozenset())
@@ -493,7 +523,11 @@ class Scheduler:
     def _forget_run(self, run: Run) -> None:
         self._runs.pop(run.run_id, None)
         run.task.runs.pop(run.run_id, None)
-        self.n_bytes -= run.n_bytes
+        self._hold(run.node_id, -run.n_bytes)
+
+    def _hold(self, node_id: str, n_bytes: int) -> None:
+        self.n_bytes += n_bytes
+        self._held[node_id] += n_bytes
 
     def _end_run(self, run_id: int, now: float) -> Run | None:
         run = self._runs.get(run_id)

@@ -60,6 +60,8 @@ class Task:
     attempt: int = 0
     """Times that a finished payload was lost."""
     is_made: bool = False
+    made_on: str = ""
+    """Node in whose store it lies."""
     rejected: list[int] = field(default_factory=list)
     """Members given up, because they kill workers."""
     why_rejected: str = ""
@@ -91,6 +93,8 @@ class Run:
     """The one member to try; -1: the whole pack."""
     rejected: tuple[int, ...]
     started_s: float
+    node_id: str
+    """Of the worker."""
     is_second: bool
 
     @property

@@ -53,6 +53,7 @@ class Workforce:
         settings: Given to each worker by a call, never kept by the cluster.
         dp_size: Ranks of the job.
         choices: Where they run, and with what.
+        node_limit: Bytes of packs that a node's store may hold; 0: unknown.
         scheduler: Told of every worker that comes and goes.
         fingerprint: That of the coordinator; a worker with another one sees other data.
         on_made: Called with (run, made, reference to the payload, node id) for what is to be kept.
@@ -69,6 +70,7 @@ class Workforce:
         dp_size: int,
         choices: Choices,
         slots: Callable[[WorkerPlace], int],
+        node_limit: Callable[[str], int],
         scheduler: Scheduler,
         fingerprint: str,
         on_made: Callable[[Run, bytes, Any, str], None],
@@ -82,7 +84,7 @@ class Workforce:
         self._scheduler, self._fingerprint = scheduler, fingerprint
         self._on_made, self._on_unmakeable = on_made, on_unmakeable
         self._on_change, self._on_error = on_change, on_error
-        self._clock = clock
+        self._clock, self._node_limit = clock, node_limit
         self._workers: dict[str, _Worker] = {}
         self._n_made = 0
         self._deaths_while_opening = 0
@@ -299,7 +301,12 @@ class Workforce:
         self._has_opened = True
         self._deaths_while_opening = 0
         self._scheduler.add_worker(
-            worker.worker_id, opened.node_id, slots=slots, now=self._clock(), is_sacrificial=worker.is_sacrificial
+            worker.worker_id,
+            opened.node_id,
+            slots=slots,
+            now=self._clock(),
+            is_sacrificial=worker.is_sacrificial,
+            node_limit=self._node_limit(opened.node_id),
         )
         self._on_change()
 
