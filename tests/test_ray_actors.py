@@ -7,6 +7,7 @@ import itertools
 import os
 import signal
 import threading
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ pytest.importorskip("ray", reason="Ray is not installed: pip install 'stoker[ray
 import ray
 import ray_user_functions
 import stoker
-from loader_data import DataSet, digests, encoded, good_data, ledger, settings_for
+from loader_data import DataSet, digests, encoded, good_data, ledger, picture, settings_for
 from PIL import Image
 from ray_cluster import RayCluster, is_alive, until
 from stoker.ray.coordinator import create
@@ -172,6 +173,33 @@ def test_a_sample_that_kills_its_worker_twice_is_given_up_and_no_other(ray_clust
     (entry,) = ledger(on_ray)
     assert (entry["code"], entry["line"]) == ("WORKER_KILLED", line)
     assert "2 workers died that prepared only this sample" in entry["message"]
+
+
+def test_what_ends_a_run_ends_all_ranks_at_one_step(ray_cluster: RayCluster, tmp_path: Path) -> None:
+    data = good_data(tmp_path / "data", 24)
+    damaged = encoded(picture(256, 256, 7), "JPEG")
+    data.chat(99, [data.image("damaged.jpg", damaged[: len(damaged) * 2 // 3])])
+    settings = settings_for(data.write(), tmp_path).replace(
+        shuffle="none", epochs=3, bad_samples={"policy": "stop", "max_fraction": 0.9}
+    )
+    on_ray = settings.replace(ray={"run": f"actors{os.getpid()}-{next(_numbers)}"})
+
+    def until_the_end(rank: int) -> tuple[int, str, dict[str, Any]]:
+        n_steps = 0
+        with stoker.Loader(on_ray, dp_rank=rank, dp_size=2) as loader:
+            try:
+                for _ in loader.steps():
+                    n_steps += 1
+            except stoker.BadSampleError as error:
+                with warnings.catch_warnings(action="ignore"):  # the state may be inside a step
+                    return n_steps, error.code, loader.state_dict()
+        raise AssertionError("the run did not end")
+
+    with clean(ray_cluster), ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(until_the_end, (0, 1))
+    assert first == second
+    assert first[0] == first[2]["step"] > 0
+    assert first[1] == "IMG_TRUNCATED"
 
 
 def test_what_differs_between_ranks_ends_the_run_for_all(ray_cluster: RayCluster, settings: stoker.Settings) -> None:

@@ -254,7 +254,7 @@ class Coordinator:
         if member is None or member.has_left:
             return
         self._roster.left(member)
-        if why and self._ended is None and not self._roster.have_all_left():
+        if why and self._ended is None and self._stopped is None and not self._roster.have_all_left():
             self._end(
                 UnavailableError(f"{member.name} ended: {why[:600]}. Resume all ranks from the last state", "RANK_LOST")
             )
