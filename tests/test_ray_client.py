@@ -244,7 +244,7 @@ def test_a_new_attempt_waits_for_the_end_of_the_one_before(
     from stoker.ray.protocol import Hello
 
     monkeypatch.setattr(meeting, "coordinator_name", lambda *_: "stoker-twice")
-    on_ray = alone.replace(ray={"rank_timeout_s": 1.0})
+    on_ray = alone.replace(outage_limit_s=60.0, ray={"rank_timeout_s": 1.0})
     before = create("stoker-twice")
     node_id = ray.get_runtime_context().get_node_id()
     killed = Hello(

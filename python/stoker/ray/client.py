@@ -281,15 +281,17 @@ class RankClient:
             if actor is None:
                 say(f"ray: waiting for rank 0, which makes the coordinator {self._name}")
             else:
-                asker = Asker(actor, self._name, self._ray.rank_timeout_s, self._is_closing)
+                # Its process may have to be started first, in an environment that has to be made.
+                asker = Asker(actor, self._name, limit_s, self._is_closing)
                 with self._lock:
                     self._asker = asker
                 try:
                     if makes:  # By a call, since what a constructor gets is kept. What it answers `hello` says too.
                         actor.open.remote(self._settings, self._ray)
                     joined: Joined = asker.ask(lambda actor: actor.hello.remote(hello), say=say)
+                    asker = Asker(actor, self._name, self._ray.rank_timeout_s, self._is_closing)
                     with self._lock:
-                        self._joined = joined
+                        self._asker, self._joined = asker, joined
                     return asker, joined
                 except StaleError:
                     say(f"ray: the coordinator {self._name} is of an attempt before this one; waiting for its end")
