@@ -180,8 +180,12 @@ def test_what_ends_a_run_ends_all_ranks_at_one_step(ray_cluster: RayCluster, tmp
     damaged = encoded(picture(256, 256, 7), "JPEG")
     data.chat(99, [data.image("damaged.jpg", damaged[: len(damaged) * 2 // 3])])
     settings = settings_for(data.write(), tmp_path).replace(
-        shuffle="none", epochs=3, bad_samples={"policy": "stop", "max_fraction": 0.9}
+        shuffle="none",
+        epochs=3,
+        bad_samples={"policy": "stop", "max_fraction": 0.9},
+        speed={"cpu_threads": 2, "prefetch_steps": 16, "memory_limit": "256MiB"},
     )
+    has_ended = threading.Event()
     on_ray = settings.replace(ray={"run": f"actors{os.getpid()}-{next(_numbers)}"})
 
     def until_the_end(rank: int) -> tuple[int, str, dict[str, Any]]:
@@ -190,7 +194,10 @@ def test_what_ends_a_run_ends_all_ranks_at_one_step(ray_cluster: RayCluster, tmp
             try:
                 for _ in loader.steps():
                     n_steps += 1
+                    if rank == 1:  # the slower one
+                        assert has_ended.wait(60)
             except stoker.BadSampleError as error:
+                has_ended.set()
                 with warnings.catch_warnings(action="ignore"):  # the state may be inside a step
                     return n_steps, error.code, loader.state_dict()
         raise AssertionError("the run did not end")
