@@ -16,6 +16,7 @@ from stoker import _core
 from stoker.errors import ExhaustedError, InternalError, StokerError, UnavailableError
 from stoker.loader import _state_from_dict, core_settings
 from stoker.plain_values import parse_bytes
+from stoker.ray import telling
 from stoker.ray.placement import Placed, WorkerPlace, choose, plan_lines, read_nodes
 from stoker.ray.planning import Planning
 from stoker.ray.protocol import (
@@ -35,6 +36,7 @@ from stoker.ray.roster import Member, Roster
 from stoker.ray.scheduler import Scheduler
 from stoker.ray.shelf import Pack, Shelf
 from stoker.ray.task import Limits, Run, Task
+from stoker.ray.waiters import ALL, Waiters
 from stoker.ray.worker import PackWorker
 from stoker.ray.workforce import Workforce
 from stoker.settings import RaySettings, Settings
@@ -45,7 +47,6 @@ _TICK_S = 0.25
 _NODES_S = 5.0  # how often the cluster's nodes are looked at, beside the moments when something died
 _JOIN_LIMIT_S = 600.0  # until the last rank must have come
 _NODE_SHARE = 0.45  # of a node's object store for packs made there; 0.3 are for pulled ones, and at 0.8 Ray spills
-_N_STRAGGLING = 32  # told of at most
 _LAST_WORDS_S = 10.0  # after an error, for clients to hear of it
 _WORKERS_END_S = 3.0
 _MAX_CALLS = 1 << 14  # long polls at one time; each client has at most two
@@ -117,7 +118,7 @@ class Coordinator:
         self._ended: Ended | None = None  # ends it at once
         self._ended_at = 0.0
         self._is_leaving = False
-        self._waiters: dict[int, set[asyncio.Future[None]]] = {}  # by rank; -1: for what concerns all
+        self._waiters = Waiters()
         self._waiting: dict[str, tuple[int, float]] = {}  # by client: pack number it waits for, since
         self._is_moving = False
         self._moved: Counter[tuple[str, str]] = Counter()  # bytes by (node of the worker, node of the rank)
@@ -233,7 +234,7 @@ class Coordinator:
         self._lose(pack, attempt, f"{member.name}: {why[:300]}")
         end = self._now() + POLL_S
         while not pack.is_ready and self._ended is None and self._now() < end:
-            await self._wait(pack.rank, end - self._now())
+            await self._waiters.wait(pack.rank, end - self._now())
         if self._ended is not None:
             return self._ended
         return _handle(pack) if pack.is_ready else NotYet(waits_for=self._waits_for(pack.rank, number))
@@ -286,11 +287,13 @@ class Coordinator:
             "choices": None if placed is None else {k: getattr(placed.choices, k) for k in placed.choices.__slots__},
             "why": {} if placed is None else dict(placed.why),
             "warnings": [] if placed is None else list(placed.warnings),
-            "clients": [self._status_of(m, now) for m in self._roster.members.values()],
+            "clients": [self._client(m, now) for m in self._roster.members.values()],
             "workers": [] if self._workforce is None else self._workforce.status(),
             "deaths": [] if self._workforce is None else list(self._workforce.deaths),
             "packs": {} if self._scheduler is None else self._scheduler.state(),
-            "straggling": self._straggling(now),
+            "straggling": []
+            if self._scheduler is None or self._workforce is None
+            else telling.straggling(self._scheduler, self._workforce, now),
             "counters": dict(
                 sum(
                     (c.counters for c in (self._scheduler, self._workforce) if c is not None),
@@ -304,21 +307,6 @@ class Coordinator:
     def _node_limit(self, node_id: str) -> int:
         return next((int(_NODE_SHARE * n.store_bytes) for n in self._nodes if n.node_id == node_id), 0)
 
-    def _straggling(self, now: float) -> list[dict[str, Any]]:
-        if self._scheduler is None or self._workforce is None:
-            return []
-        return [
-            {
-                "rank": run.task.rank,
-                "step": run.task.step,
-                "worker": run.worker_id,
-                "where": self._workforce.where(run.worker_id),
-                "seconds": round(now - run.started_s, 1),
-                "is_second": run.is_second,
-            }
-            for run in self._scheduler.straggling(now)[:_N_STRAGGLING]
-        ]
-
     def _phase(self) -> str:
         if self._ended is not None:
             return "ended"
@@ -330,48 +318,18 @@ class Coordinator:
             return f"waiting for the first batch of {self._roster.not_started()}"
         return "at the end of the data" if self._is_at_end else "running"
 
-    def _status_of(self, member: Member, now: float) -> dict[str, Any]:
-        h, beat = member.hello, member.beat
-        waits = self._waiting.get(member.hello.client_id)
-        return {
-            "rank": h.dp_rank,
-            "peer": h.peer_rank,
-            "host": h.host,
-            "node": h.node_id,
-            "pid": h.pid,
-            "step": member.wanted_step,
-            "n_mapped": member.n_mapped,
-            "has_left": member.has_left,
-            "heard_s_ago": round(now - member.heard_at, 1),
-            "waits_for": "" if waits is None else self._waits_for(h.dp_rank, waits[0]),
-            "waits_s": 0.0 if waits is None else round(now - waits[1], 1),
-            **({} if beat is None else {k: getattr(beat, k) for k in beat.__slots__ if k not in ("client_id", "step")}),
-        }
+    def _client(self, member: Member, now: float) -> dict[str, Any]:
+        number, since = self._waiting.get(member.hello.client_id, (-1, now))
+        waits_for = "" if number < 0 else self._waits_for(member.hello.dp_rank, number)
+        return telling.client(member, waits_for, now - since, now)
 
     def _waits_for(self, rank: int, number: int) -> str:
-        """In words: the pack that a rank waits for, and where it is."""
         pack = self._shelf.get(rank, number)
-        if pack is None:
-            if self._is_at_end:
-                return "the end of the other ranks' data"
-            return f"pack {number} of rank {rank}, which is not planned yet"
-        name = f"pack {pack.micro_batch} of step {pack.step} of rank {rank}"
-        if pack.is_ready:
-            return f"{name}, which is ready"
-        if self._scheduler is None or self._workforce is None:
-            return name
-        if pack.made is not None and (before := next(iter(self._shelf.undelivered()), pack)) is not pack:
-            at = self._waits_for(before.rank, before.number)
-            return f"{name}, which is made and comes after {at}"
-        runs = self._scheduler.runs_of(pack.sequence)
-        if self._scheduler.is_careful(pack.sequence):
-            return f"{name}: its samples are tried one by one, because workers died of it"
-        if not runs:
-            workers = self._scheduler.state()["workers"]
-            return f"{name}, which waits for one of {workers} workers" + ("" if workers else ": none has opened yet")
-        now = self._now()
-        places = " and ".join(f"{self._workforce.where(r.worker_id)} for {now - r.started_s:.1f} s" for r in runs)
-        return f"{name}, which is being made by {places}"
+        if pack is not None and self._scheduler is not None and self._workforce is not None:
+            return telling.waits_for(pack, self._shelf, self._scheduler, self._workforce, self._now())
+        if self._is_at_end:
+            return "the end of the other ranks' data"
+        return f"pack {number} of rank {rank}, which is not planned yet"
 
     # --- inside: beginning
 
@@ -445,12 +403,12 @@ class Coordinator:
         )
         self._workforce.alive_nodes = frozenset(node.node_id for node in self._nodes)
         self._workforce.begin(placed.places)
-        self._wake(-1)
+        self._waiters.wake(ALL)
 
     def _started(self) -> None:
         self._is_started = True
         self._engine.want_step(self._first_step)
-        self._wake(-1)
+        self._waiters.wake(ALL)
 
     # --- inside: going on
 
@@ -489,7 +447,7 @@ class Coordinator:
     def _finish_data(self) -> None:
         if self._is_at_end and self._end_message is None and not self._shelf.undelivered():
             self._end_message = self._engine.end()
-            self._wake_all()
+            self._waiters.wake_all()
 
     def _stop(self, error: BaseException) -> None:
         """Ends the run where delivery stands: what was delivered is still handed out, and nothing more is made."""
@@ -498,7 +456,7 @@ class Coordinator:
             if self._scheduler is not None:
                 for pack in self._shelf.undelivered():
                     self._scheduler.release(pack.sequence)
-            self._wake_all()
+            self._waiters.wake_all()
 
     def _plan_failed(self, error: BaseException) -> None:
         if self._is_started and isinstance(error, StokerError):
@@ -533,7 +491,7 @@ class Coordinator:
             pack.made = made
             self._deliver()
         else:
-            self._wake(pack.rank)
+            self._waiters.wake(pack.rank)
 
     def _cannot_be_made(self, run: Run, ended: Ended) -> None:
         pack = self._shelf.by_sequence.get(run.task.sequence)
@@ -553,7 +511,7 @@ class Coordinator:
             self._stop(error)
             return
         for rank in ranks:
-            self._wake(rank)
+            self._waiters.wake(rank)
             if self._roster.has_rank_left(rank):
                 self._move_on(rank)
 
@@ -582,7 +540,7 @@ class Coordinator:
                 if left <= 0:
                     return NotYet(waits_for=self._waits_for(rank, first))
                 self._waiting.setdefault(client_id, (first, now))
-                await self._wait(rank, left)
+                await self._waiters.wait(rank, left)
                 if self._ended is not None:
                     return self._ended
         finally:
@@ -702,7 +660,7 @@ class Coordinator:
             if self._workforce is not None:
                 self._workforce.end()
             self._shelf.clear()
-            self._wake_all()
+            self._waiters.wake_all()
         return self._ended
 
     def _fail(self, error: BaseException) -> None:
@@ -741,28 +699,7 @@ class Coordinator:
     async def _until(self, reached: Callable[[], bool]) -> None:
         end = self._now() + POLL_S
         while not reached() and self._ended is None and (left := end - self._now()) > 0:
-            await self._wait(-1, left)
-
-    async def _wait(self, rank: int, seconds: float) -> None:
-        """Until something happens to a rank, at most so long."""
-        loop = asyncio.get_running_loop()
-        woken: asyncio.Future[None] = loop.create_future()
-        waiters = self._waiters.setdefault(rank, set())
-        waiters.add(woken)
-        timer = loop.call_later(seconds, _set, woken)
-        try:
-            await woken
-        finally:
-            timer.cancel()
-            waiters.discard(woken)
-
-    def _wake(self, rank: int) -> None:
-        for woken in self._waiters.get(rank, ()):
-            _set(woken)
-
-    def _wake_all(self) -> None:
-        for rank in list(self._waiters):
-            self._wake(rank)
+            await self._waiters.wait(ALL, left)
 
     def _in_loop(self, call: Callable[..., Any]) -> Callable[..., None]:
         def later(*values: Any) -> None:
@@ -810,8 +747,3 @@ def _read_nodes() -> tuple[Node, ...]:
     from ray._private.state import available_resources_per_node
 
     return read_nodes(ray.nodes(), available_resources_per_node())
-
-
-def _set(woken: asyncio.Future[None]) -> None:
-    if not woken.done():
-        woken.set_result(None)
