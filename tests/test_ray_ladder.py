@@ -106,12 +106,14 @@ def test_cores_are_those_of_a_machine_and_not_of_each_of_its_nodes() -> None:
     assert bound.arithmetic == "1.80 CPU s / 2 cores = 0.90 s"
 
 
-def test_cores_that_others_use_are_not_there() -> None:
-    """Ten seconds of two cores: of 17 that were busy, 5 were ours."""
-    uses = [use("a", 0, 0, cpu_s=2.0, busy_s=17.0), use("b", 0, 0, cpu_s=3.0, busy_s=17.0)]
-    bound = next(b for b in bounds_of(uses, n_steps=10, train_s=0.1) if b.name == "CPU")
-    assert bound.step_s == pytest.approx(0.5 / 0.8)
-    assert bound.arithmetic == "0.50 CPU s / (2 cores - 1.2 that others use) = 0.62 s"
+@pytest.mark.parametrize(("busy_s", "crowded"), [(17.0, False), (19.0, True)])
+def test_cores_that_others_use_are_told(busy_s: float, crowded: bool) -> None:
+    """Ten seconds of two cores, of which five core seconds are ours."""
+    uses = (use("a", 0, 0, cpu_s=2.0, busy_s=busy_s), use("b", 0, 0, cpu_s=3.0, busy_s=busy_s))
+    bound = next(b for b in bounds_of(uses, n_steps=10, train_s=1.0) if b.name == "CPU")
+    assert bound.arithmetic == f"0.50 CPU s / 2 cores = 0.25 s (others keep {busy_s / 10 - 0.5:.1f} cores busy)"
+    assert rung("scale-auto", uses=uses).suffices is not crowded
+    assert rung("scale-auto", uses=uses, wait_s=0.9).bound_by == ("others' load" if crowded else "one after another")
 
 
 def test_everybodys_time_is_without_idling() -> None:

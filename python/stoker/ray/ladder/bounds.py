@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["SUFFICES", "Bound", "NodeUse", "Reading", "bounds_of", "node_uses", "suffices"]
+__all__ = ["SUFFICES", "Bound", "NodeUse", "Reading", "bounds_of", "is_crowded", "node_uses", "suffices"]
 
-_LEAST_CORES = 0.05
+_MENTIONED = 0.1  # of the cores
+_CROWDED = 0.9  # of the cores
 
 SUFFICES = 0.8
 """A resource suffices if what a step needs of it takes at most this share of the training time: queues need room."""
@@ -125,14 +126,19 @@ def bounds_of(uses: Sequence[NodeUse], *, n_steps: int, train_s: float) -> tuple
 
 
 def _cpu(uses: Sequence[NodeUse], n_steps: int) -> Bound:
-    """That of the cores of one machine, as far as others leave them."""
-    cores, cpu_s = uses[0].cores, sum(use.cpu_s for use in uses)
-    span_s = max(use.span_s for use in uses)
-    others = max(0.0, max(use.busy_s for use in uses) - cpu_s) / span_s if span_s > 0 else 0.0
-    left = max(_LEAST_CORES, cores - others)
-    step_s = cpu_s / n_steps / left
-    shown = f"{cores} cores" if others < 0.05 * cores else f"({cores} cores - {others:.1f} that others use)"
-    return Bound(name="CPU", step_s=step_s, arithmetic=f"{cpu_s / n_steps:.2f} CPU s / {shown} = {step_s:.2f} s")
+    """That of the cores of one machine; what others take of them is said, and is no need of ours."""
+    cores, cpu_s = uses[0].cores, sum(use.cpu_s for use in uses) / n_steps
+    said = f"{cpu_s:.2f} CPU s / {cores} cores = {cpu_s / cores:.2f} s"
+    busy, span_s = max(use.busy_s for use in uses), max(use.span_s for use in uses)
+    others = (busy - cpu_s * n_steps) / span_s if span_s > 0 else 0.0
+    if others > _MENTIONED * cores:
+        said += f" (others keep {others:.1f} cores busy)"
+    return Bound(name="CPU", step_s=cpu_s / cores, arithmetic=said)
+
+
+def is_crowded(uses: Sequence[NodeUse]) -> bool:
+    """Tells whether some machine had next to no idle core, whoever used them."""
+    return any(use.span_s > 0 and use.busy_s > _CROWDED * use.cores * use.span_s for use in uses)
 
 
 def suffices(bounds: Sequence[Bound]) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from stoker.ladder.result import LadderResult, RungResult
-from stoker.ray.ladder.bounds import Bound, NodeUse, bounds_of, suffices
+from stoker.ray.ladder.bounds import Bound, NodeUse, bounds_of, is_crowded, suffices
 
 __all__ = ["Delivered", "RayLadderResult", "RayRungResult", "Verdict", "verdicts"]
 
@@ -52,12 +52,14 @@ class RayRungResult:
     def bound_by(self) -> str:
         """Name of the bound that holds, or of none, if steps take much longer than any resource needs."""
         first = self.bounds[0]
-        return first.name if self.result.step_s <= _UNEXPLAINED * first.step_s else "one after another"
+        if self.result.step_s <= _UNEXPLAINED * first.step_s:
+            return first.name
+        return "others' load" if is_crowded(self.uses) else "one after another"
 
     @property
     def suffices(self) -> bool:
         """Tells whether NICs and cores, taken together, suffice for training without a wait."""
-        return suffices(self.bounds)
+        return suffices(self.bounds) and not is_crowded(self.uses)
 
     @property
     def received_bytes(self) -> int:
