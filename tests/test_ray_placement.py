@@ -177,9 +177,18 @@ def test_bounds_in_bytes_follow_from_the_stores() -> None:
     choices = placed(nodes, ranks).choices
     assert choices.store_limit == int(0.3 * 11 * GB)
     assert choices.pull_bytes == int(0.3 * GB) // 2
-    small = placed([node("a", 8, store=40_000_000)], [Process("a", 0)])
+    small = placed([node("a", 8, store=60_000_000)], [Process("a", 0), Process("a", 1)])
     assert any("less than one step is made ahead" in line for line in small.warnings)
     assert any("set ray.retrieval: eager" in line for line in small.warnings)
+
+
+@pytest.mark.case("LDR-01", "a store of Ray that cannot hold a pack is SHM_TOO_SMALL, with need, size and node")
+def test_a_store_that_cannot_hold_a_pack_is_refused() -> None:
+    with pytest.raises(
+        stoker.InvalidArgumentError, match="need 50 MB for a pack, the object store of host-a has 40 MB"
+    ) as no:
+        placed([node("a", 8, store=40_000_000)], [Process("a", 0)])
+    assert no.value.code == "SHM_TOO_SMALL"
 
 
 def test_a_trainer_outside_the_cluster_is_refused() -> None:

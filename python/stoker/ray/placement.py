@@ -130,7 +130,8 @@ def choose(
         packs_per_step: Over all ranks.
 
     Raises:
-        InvalidArgumentError: If there is no node, a rank's node is none of them, or no node can have a worker.
+        InvalidArgumentError: If there is no node, a rank's node is none of them, or no node can have a worker;
+            SHM_TOO_SMALL if an object store could not hold a pack.
     """
     return _Choice(tuple(nodes), tuple(ranks), wanted).placed(memory_limit, pack_bytes, packs_per_step)
 
@@ -165,6 +166,7 @@ class _Choice:
         workers = self._workers(placement, hosts)
         self._warn_if_uneven(placement, workers)
         worker_nodes = [self._node[node_id] for node_id in {w.node_id or hosts[0] for w in workers}]
+        self._refuse_small_stores([*worker_nodes, *(self._node[n] for n in self._ranks_on)], pack_bytes)
         choices = Choices(
             placement=placement,
             resources=resources,
@@ -331,6 +333,17 @@ class _Choice:
             for node_id, n in self._ranks_on.items()
         ]
         return min(of_store, default=memory_limit)
+
+    def _refuse_small_stores(self, nodes: Sequence[Node], pack_bytes: int) -> None:
+        """Ray would put each pack on a disk and say nothing."""
+        for node in nodes:
+            if 0 < node.store_bytes < pack_bytes:
+                raise InvalidArgumentError(
+                    f"ray: need {pack_bytes / 1e6:.0f} MB for a pack, the object store of {self._name[node.node_id]} "
+                    f"has {node.store_bytes / 1e6:.0f} MB in all, in /dev/shm unless Ray was told otherwise: enlarge "
+                    "it (ray start --object-store-memory; docker run --shm-size), or lower pack.tokens_per_pack",
+                    "SHM_TOO_SMALL",
+                )
 
     # --- warnings
 
