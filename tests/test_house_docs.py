@@ -4,12 +4,14 @@ In a page's order, with one scratch folder and one namespace per page:
 
 - ``sh``: each line is a command. ``make`` lines are resolved without being run (they are what CI and people run);
   ``cmake`` and ``ctest`` lines must name a preset and a target that exist; ``stoker`` lines are run in the scratch
-  folder, except those whose block is noted ``long``: of them the command and its options are checked.
+  folder, except those whose block is noted ``long``: of them the command and its options are checked, as of ``ray`` and
+  ``torchrun`` lines.
 - ``python``: executed.
 - ``yaml FILE`` and ``json FILE``: written to that file, for the blocks that follow.
 - ``text``: for people. Any other language fails, so that no example escapes.
 
-The scratch folder has ``data/train.jsonl`` with pictures, and ``qwen3-vl``, the tiny model's folder.
+The scratch folder has ``data/train.jsonl`` with pictures, and ``qwen3-vl``, the tiny model's folder. The page of Ray is
+run on the tests' own cluster.
 """
 
 from __future__ import annotations
@@ -90,11 +92,12 @@ def check_command(line: str, block: Block, scratch: Path) -> None:
         if "--target" in words:
             module = words[words.index("--target") + 1].removesuffix("_test")
             assert (ROOT / "core" / module / "CMakeLists.txt").is_file(), where
-    elif program == "stoker" and block.note == "long":
-        helped = run([STOKER, words[1], "--help"], scratch)
+    elif program in {"ray", "torchrun"} or (program == "stoker" and block.note == "long"):
+        n_names = {"ray": 1, "torchrun": 0}.get(program, 2 if words[1] == "ray" else 1)
+        helped = run([STOKER.with_name(program), *words[1 : 1 + n_names], "--help"], scratch)
         assert helped.returncode == 0, f"{where}: {helped.stderr}"
-        plain = re.sub(r"\x1b\[[0-9;]*m", "", helped.stdout)
-        for option in (word for word in words[2:] if word.startswith("--")):
+        plain = re.sub(r"\x1b\[[0-9;]*m", "", helped.stdout).replace("_", "-")
+        for option in (word for word in words[1 + n_names :] if word.startswith("--")):
             assert option.split("=")[0] in plain, f"{where}: no option {option}"
     elif program == "stoker":
         done = run([STOKER, *words[1:]], scratch)
@@ -129,8 +132,12 @@ pack: {tokens_per_pack: 1024, packs_per_step: 1}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
-def test_a_page_does_what_it_says(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_does_what_it_says(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     blocks = blocks_of(page)
+    if page.name == "ray.md":
+        request.getfixturevalue("ray_cluster").connect()  # what `ray: auto` finds
     if any(block.language in {"python", "yaml", "json"} or "stoker" in block.text for block in blocks):
         make_scratch(tmp_path)
         (tmp_path / "run.yaml").write_text(SETTINGS)
