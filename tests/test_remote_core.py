@@ -8,7 +8,7 @@ import json
 import sys
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,9 @@ class Came:
     states: list[list[_core.LoaderState]]
     """By rank: after each step."""
     report: dict[str, Any] = field(default_factory=dict)
+    """The coordinator's."""
+    bad: Counter[str] = field(default_factory=Counter)
+    """Samples not used, as the ranks' loaders count them."""
 
 
 def opened(engine: Any) -> Any:
@@ -129,8 +132,8 @@ def remote(
                         hands[task.rank].put(delivery, pack.pixels, pack.tail)
                 elif coordinator.is_at_end and not has_ended:
                     has_ended = True
-                    message = coordinator.end()
-                    for hand in hands:
+                    ends = [coordinator.end() for _ in hands]
+                    for hand, message in zip(hands, ends, strict=True):
                         hand.end(message)
         finally:
             for loader in loaders if sys.exc_info()[0] else []:
@@ -138,6 +141,8 @@ def remote(
         for trainer in trainers:
             trainer.result()
     came.report = coordinator.report()
+    for loader in loaders:
+        came.bad.update(loader.report()["bad_samples"])
     for engine in (*loaders, *workers, coordinator):
         engine.close()
     return came
@@ -146,12 +151,12 @@ def remote(
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> DataSet:
     """Rows, some bad: two that are no rows, one picture that is missing, one that only decoding finds damaged."""
-    made = good_data(tmp_path_factory.mktemp("data"))
-    made.row(b"{broken")
-    made.chat(1001, ["images/nowhere.jpg"])
+    made = good_data(tmp_path_factory.mktemp("data"), 43)
     cut = (made.folder / made.good_image(77)).read_bytes()
     size = {"height": 256, "width": 256}
     made.chat(1002, [{"type": "image", "image": made.image("images/cut.jpg", cut[: len(cut) // 2]), **size}])
+    made.row(b"{broken")
+    made.chat(1001, ["images/nowhere.jpg"])
     made.row({"messages": []})
     return made.write()
 
@@ -184,18 +189,24 @@ def test_batches_are_those_of_loaders_in_process(
 
 
 @pytest.mark.parametrize("dp_size", [1, 4])
-def test_an_epoch_writes_the_same_ledger(tiny: Settings, tmp_path: Path, dp_size: int) -> None:
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"shuffle": "none", "window_samples": 3, "pack": {"form": "samples", "samples_per_pack": 1}}],
+    ids=["shuffled", "no pack after the last bad rows"],
+)
+def test_an_epoch_writes_the_same_ledger(tiny: Settings, tmp_path: Path, changes: dict[str, Any], dp_size: int) -> None:
     def ledger_lines(settings: Settings) -> list[dict[str, Any]]:
         return sorted(ledger(settings), key=lambda line: line["order_index"])
 
-    here = tiny.replace(index_dir=str(tmp_path / "here"), epochs=1)
+    here = tiny.replace(index_dir=str(tmp_path / "here"), epochs=1, **changes)
     there = here.replace(index_dir=str(tmp_path / "there"))
     expected = [digests(here, dp_rank=rank, dp_size=dp_size) for rank in range(dp_size)]
     came = remote(there, 1000, dp_size=dp_size)
     assert came.digests == expected
     assert ledger_lines(there) == ledger_lines(here)
     assert {line["code"] for line in ledger(there)} >= {"JSON_SYNTAX", "MEDIA_NOT_FOUND", "IMG_TRUNCATED"}
-    assert sum(came.report["bad_samples"].values()) == len(ledger(there)) == 4
+    assert came.bad == Counter(line["code"] for line in ledger(there)) == Counter(came.report["bad_samples"])
+    assert came.bad.total() == 4
     assert came.report["packs_delivered"] == came.report["packs_handed_out"] == 4 * len(expected[0])
 
 

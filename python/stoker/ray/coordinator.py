@@ -113,7 +113,7 @@ class Coordinator:
         self._wanted_step = -1
         self._is_started = False
         self._is_at_end = False
-        self._end_message: bytes | None = None
+        self._end_messages: list[bytes] = []  # by rank; one of them counts the samples that no pack carries
         self._stopped: Ended | None = None  # ends the run where delivery stands
         self._ended: Ended | None = None  # ends it at once
         self._ended_at = 0.0
@@ -445,8 +445,8 @@ class Coordinator:
         self._finish_data()
 
     def _finish_data(self) -> None:
-        if self._is_at_end and self._end_message is None and not self._shelf.undelivered():
-            self._end_message = self._engine.end()
+        if self._is_at_end and not self._end_messages and not self._shelf.undelivered():
+            self._end_messages = [self._engine.end() for _ in range(self._roster.dp_size)]
             self._waiters.wake_all()
 
     def _stop(self, error: BaseException) -> None:
@@ -531,8 +531,8 @@ class Coordinator:
                 packs = self._shelf.ready(rank, first)
                 if packs:
                     return packs
-                if self._end_message is not None and first >= self._shelf.n_planned(rank):
-                    return StepHandles(packs=[], is_at_end=True, end=self._end_message)
+                if self._end_messages and first >= self._shelf.n_planned(rank):
+                    return StepHandles(packs=[], is_at_end=True, end=self._end_messages[rank])
                 pack = self._shelf.get(rank, first)
                 if self._stopped is not None and (pack is None or pack.delivery is None):
                     return StepHandles(packs=[], is_at_end=True, ended=self._stopped)
