@@ -152,7 +152,6 @@ class RemoteTest : public stoker::testing::RunFixture {
     for (std::size_t w = 0; w < kWorkers; ++w) workers.push_back(opened_engine<PackWorker>(of_worker));
     const auto coordinator = started(s, from);
     EXPECT_EQ(workers.front()->fingerprint().value(), coordinator->fingerprint().value());
-    EXPECT_EQ(opened(s)->state().value().fingerprint, coordinator->fingerprint().value());
     struct UnderWay {
       TaskInfo task;
       std::future<Result<MadePack>> made;
@@ -249,7 +248,7 @@ TEST_F(RemoteTest, GivesTheBatchesOfTheInProcessLoaders) {
       {.manifest = (folder_ / "clips.jsonl").string(), .media_root = ""}};
   variants.back().second.output.pack.tokens_per_pack = 512;
   for (const auto& [name, s] : variants) {
-    for (const std::int32_t dp_size : {1, 2, 4}) {
+    for (const std::int32_t dp_size : name == "packed" ? std::vector{1, 2, 4} : std::vector{2}) {
       const WhatCame expected = in_process(s, dp_size, 5);
       ASSERT_GE(expected.digests[0].size(), 5U) << name;
       expect_equal(remote(s, dp_size, 5), expected, name + " on " + std::to_string(dp_size));
@@ -260,7 +259,7 @@ TEST_F(RemoteTest, GivesTheBatchesOfTheInProcessLoaders) {
 TEST_F(RemoteTest, FiniteDataEndsWithDummiesAndTheWholeLedger) {
   LoaderSettings s = of_four();
   s.output.epochs = 1;
-  for (const std::int32_t dp_size : {1, 2, 4}) {
+  for (const std::int32_t dp_size : {1, 4}) {
     const WhatCame expected = in_process(s, dp_size, 100);
     const WhatCame found = remote(s, dp_size, 100);
     expect_equal(found, expected, std::to_string(dp_size));
@@ -274,12 +273,13 @@ TEST_F(RemoteTest, FiniteDataEndsWithDummiesAndTheWholeLedger) {
 TEST_F(RemoteTest, GoesOnFromAStateWithAnotherNumberOfRanks) {
   const LoaderSettings s = of_four();
   const WhatCame whole = in_process(s, 2, 6);
-  for (const std::int32_t dp_size : {1, 2, 4}) {
+  for (const std::int32_t dp_size : {1, 4}) {
     const PlanState& from = whole.steps[0][2];
     expect_equal(remote(s, dp_size, 3, from), in_process(s, dp_size, 3, from), std::to_string(dp_size));
   }
   LoaderState other{.fingerprint = "seed=1", .cursor = {}, .dp_size = 1};
   const auto coordinator = opened_engine<Coordinator>(s);
+  EXPECT_EQ(opened(s)->state().value().fingerprint, coordinator->fingerprint().value());
   EXPECT_EQ(coordinator->start(other, {}).reason(), Reason::kState);
   other.fingerprint = coordinator->fingerprint().value();
   EXPECT_TRUE(coordinator->start(other, {}).ok());
