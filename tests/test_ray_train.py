@@ -58,9 +58,11 @@ def test_workers_of_ray_train_get_their_batches_and_resume_after_a_failure(
     alone = settings_for(good_data(tmp_path / "data", 48), tmp_path, epochs=1)
     with ThreadPoolExecutor(N_RANKS) as pool:
         expected = list(pool.map(lambda rank: digests(alone, dp_rank=rank, dp_size=N_RANKS), range(N_RANKS)))
+    # Workers of the attempt that fails are killed and take no leave: their coordinator waits so long.
+    on_ray = alone.replace(ray={"rank_timeout_s": 5.0})
     trainer = TorchTrainer(
         train,
-        train_loop_config={"folder": str(tmp_path), "settings": alone.replace(ray={}).to_dict(), "fails": fails},
+        train_loop_config={"folder": str(tmp_path), "settings": on_ray.to_dict(), "fails": fails},
         scaling_config=ScalingConfig(num_workers=N_RANKS, use_gpu=False),
         run_config=RunConfig(
             name="qwen-on-ray", storage_path=str(tmp_path / "train"), failure_config=FailureConfig(max_failures=1)
