@@ -26,7 +26,7 @@ class RaySettings:
     connected to one."""
     run: str = ""
     """Names the run among others on the cluster; by default after the job that torchrun, SLURM or ``STOKER_JOB_ID``
-    name. All ranks of a run give the same."""
+    name. All ranks of a run give the same, and make their loaders in the same order."""
     placement: Literal["auto", "local", "pack", "spread"] | Mapping[str, Mapping[str, Any]] = field(
         default="auto", hash=False
     )
