@@ -29,16 +29,22 @@ ON_A_NODE = """
 import json, os, socket, sys, time, urllib.error, urllib.request
 import numpy, ray
 ray.init(address="auto", log_to_driver=False, logging_level="error")
+free = lambda: ray.available_resources()["object_store_memory"]
 make = ray.remote(num_cpus=0, resources={"away": 0.1})(lambda: (numpy.ones(5_000_000, "uint8"), socket.gethostname()))
 began = time.monotonic()
-ones, made_on = ray.get(make.remote())
+ref = make.remote()
+ones, made_on = ray.get(ref)
 taken = time.monotonic() - began
+total = int(ones.sum())
+del ones, ref
+while free() < 179_000_000 and time.monotonic() < began + 30:
+    time.sleep(0.1)
 try:
     status = urllib.request.urlopen(sys.argv[1], timeout=10).status
 except urllib.error.HTTPError as refused:
     status = refused.code
 print(json.dumps({
-    "host": socket.gethostname(), "ip": ray.util.get_node_ip_address(), "made_on": made_on, "sum": int(ones.sum()),
+    "host": socket.gethostname(), "ip": ray.util.get_node_ip_address(), "made_on": made_on, "sum": total, "free": free(),
     "labels": {n["NodeManagerHostname"]: n["Labels"].get("kind") for n in ray.nodes()}, "s": taken, "status": status,
     "nice": os.nice(0), "cores": sorted(os.sched_getaffinity(0)), "pid": os.getpid(),
 }))
@@ -48,8 +54,8 @@ print(json.dumps({
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[VirtualCluster]:
     nodes = [
-        NodeSpec(name="head", nic_mbit=100, store_bytes=90_000_000, nice=3, cores=(0,)),
-        NodeSpec(name="a", nic_mbit=100, store_bytes=90_000_000, resources={"away": 1}, labels={"kind": "far"}),
+        NodeSpec(name="head", nic_mbit=100, store_bytes=90_000_000, resources={"away": 1}, labels={"kind": "far"}),
+        NodeSpec(name="a", nic_mbit=100, store_bytes=90_000_000, nice=3, cores=(0,)),
     ]
     with VirtualCluster(nodes) as cluster:
         yield cluster
@@ -69,21 +75,22 @@ def test_nodes_are_machines_with_slow_network_cards(cluster: VirtualCluster) -> 
     before = cluster.nic_bytes()
     with StorageServer(host=cluster.storage_host) as server:
         process = cluster.run_on(
-            "head", [sys.executable, "-c", ON_A_NODE, server.endpoint_url], stdout=subprocess.PIPE, text=True
+            "a", [sys.executable, "-c", ON_A_NODE, server.endpoint_url], stdout=subprocess.PIPE, text=True
         )
         out, _ = process.communicate(timeout=60)
     seen: dict[str, Any] = json.loads(out)
     assert seen["pid"] == process.pid
-    assert (seen["host"], seen["ip"], seen["made_on"]) == ("head", cluster.nodes[0].ip, "a")
+    assert (seen["host"], seen["ip"], seen["made_on"]) == ("a", cluster.nodes[1].ip, "head")
     assert seen["sum"] == 5_000_000
-    assert seen["labels"] == {"head": None, "a": "far"}
+    assert seen["free"] > 179_000_000, "the node of the object heard that it is no longer wanted"
+    assert seen["labels"] == {"head": "far", "a": None}
     assert seen["status"] in (200, 403)  # an answer, from the storage network
     assert (seen["nice"], seen["cores"]) == (3, [0])
     after = cluster.nic_bytes()
-    moved = after["a"].sent - before["a"].sent
+    moved = after["head"].sent - before["head"].sent
     assert 5_000_000 < moved < 6_000_000  # once, with headers and what Ray has to say
-    assert after["head"].received - before["head"].received == pytest.approx(moved, rel=0.05)
-    assert after["a"].received - before["a"].received < 500_000
+    assert after["a"].received - before["a"].received == pytest.approx(moved, rel=0.05)
+    assert after["head"].received - before["head"].received < 500_000
     assert seen["s"] > 5_000_000 * 8 / 100e6 - 0.05  # what the burst lets through at once
 
 

@@ -37,12 +37,17 @@ from stoker.ray.placement import NIC_LABEL
 __all__ = ["NicBytes", "NodeSpec", "VirtualCluster", "VirtualNode", "missing_for_virtual"]
 
 _PORT = 6379
+_NOTHING = ".nothing"  # an empty folder
 _START_TIMEOUT_S = 120.0
 _HOST_ADDRESS = 254  # last byte of this process's address in both networks
 _CAPABILITIES = {12: "CAP_NET_ADMIN", 21: "CAP_SYS_ADMIN"}
 _PROGRAMS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "mount": "mount"}
-# In the new namespaces of network (ip netns exec), mounts and host name: what is the node's own, then the program.
-_ENTER = 'echo "$0" > /proc/sys/kernel/hostname && mount --bind "$1" /tmp/ray && shift && exec "$@"'
+# In the new namespaces of network (ip netns exec), mounts and host name: what is the node's own, then the program. Ray
+# looks for its node among the machine's processes, so those of other nodes have empty folders in /proc.
+_ENTER = (
+    'echo "$0" > /proc/sys/kernel/hostname && mount --bind "$1" /tmp/ray && '
+    'for other in $3; do mount --bind "$2" /proc/$other 2> /dev/null; done; shift 3; exec "$@"'
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,6 +324,7 @@ class VirtualCluster:
     def _start_ray(self) -> None:
         assert self._record is not None
         Path("/tmp/ray").mkdir(exist_ok=True)  # where the node's own is mounted
+        (Path(self._record.folder) / _NOTHING).mkdir()
         head, *others = range(len(self._specs))
         self._await_started([self._start_node(head)])
         self._await_started([self._start_node(i) for i in others])
@@ -396,11 +402,14 @@ class VirtualCluster:
         """The command that runs what follows it on a node; each step replaces the one before, the process stays."""
         assert self._record is not None
         cores = ",".join(map(str, spec.cores))
+        others = " ".join(map(str, _rays_elsewhere(self._namespace(spec))))
+        folder = Path(self._record.folder)
         return [
             *("ip", "netns", "exec", self._namespace(spec)),
             *(["taskset", "-c", cores] if cores else []),
             *(["nice", "-n", str(spec.nice)] if spec.nice else []),
-            *("unshare", "--uts", "--", "sh", "-c", _ENTER, spec.name, f"{self._record.folder}/{spec.name}"),
+            *("unshare", "--uts", "--", "sh", "-c", _ENTER, spec.name),
+            *(str(folder / spec.name), str(folder / _NOTHING), others),
         ]
 
     # --- names and addresses; those of links have at most 15 letters
@@ -442,6 +451,19 @@ def _as_dict(spec: NodeSpec) -> dict[str, object]:
         "resources": dict(spec.resources),
         "labels": dict(spec.labels),
     }
+
+
+def _rays_elsewhere(namespace: str) -> list[int]:
+    """Raylets and cluster services of this machine that are not on this node."""
+    found = []
+    here = set(teardown.processes_in([namespace]))
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) not in here:
+            with contextlib.suppress(OSError):
+                program = Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0", 1)[0]
+                if program.endswith((b"/raylet", b"/gcs_server")):
+                    found.append(int(name))
+    return found
 
 
 def _free_subnet() -> int:
