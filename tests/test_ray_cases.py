@@ -34,7 +34,7 @@ def on_ray(settings: Settings, **more: Any) -> Settings:
 # --- LDR-01
 
 
-@pytest.mark.case("LDR-01", "a store of Ray that lies on a disk is said once, with folder, file system and remedy")
+@pytest.mark.soak
 def test_a_store_on_a_disk_is_told(ray_cluster: RayCluster, tmp_path: Path, caplog: Any) -> None:
     ray_cluster.connect()
     settings = settings_for(good_data(tmp_path / "data", 24, sizes=True), tmp_path)

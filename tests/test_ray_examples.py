@@ -48,7 +48,7 @@ def test_an_example_trains_on_the_batches_of_the_run(
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=240,
         env={**os.environ, "RAY_TRAIN_V2_ENABLED": "1", "RAY_USAGE_STATS_ENABLED": "0"},
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]

@@ -20,6 +20,7 @@ MAPS = """7f0000000000-7f0008000000 rw-s 00000000 00:16 3 {0} (deleted)
 """
 
 
+@pytest.mark.case("LDR-01", "a store of Ray that lies on a disk is said once, with folder, file system and remedy")
 @pytest.mark.parametrize(
     ("path", "filesystem", "is_on_disk"),
     [
