@@ -182,7 +182,7 @@ class _Cluster:
             visual_tokens=n_patches // _PATCHES_PER_VISUAL_TOKEN,
             storage_bytes=storage.measured,
             delivered=None if rung.ray is None else _delivered(reports),
-            is_ahead=(rung.speed or {}).get("prefetch_steps") != 0,
+            is_ahead=not rung.is_python and (rung.speed or {}).get("prefetch_steps") != 0,
             choices={} if rung.ray is None else _choices(reports),
         )
 

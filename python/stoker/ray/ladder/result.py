@@ -50,11 +50,11 @@ class RayRungResult:
 
     @property
     def bound_by(self) -> str:
-        """Name of the bound that holds, or of none, if steps take much longer than any resource needs."""
+        """Name of the bound that holds; another word where steps take much longer than any resource needs."""
         first = self.bounds[0]
         if self.result.step_s <= _UNEXPLAINED * first.step_s:
             return first.name
-        return "others' load" if is_crowded(self.uses) else "one after another"
+        return "others' load" if self.is_ahead and is_crowded(self.uses) else "one after another"
 
     @property
     def suffices(self) -> bool:
