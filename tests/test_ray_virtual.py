@@ -44,7 +44,8 @@ try:
 except urllib.error.HTTPError as refused:
     status = refused.code
 print(json.dumps({
-    "host": socket.gethostname(), "ip": ray.util.get_node_ip_address(), "made_on": made_on, "sum": total, "free": free(),
+    "host": socket.gethostname(), "ip": ray.util.get_node_ip_address(), "made_on": made_on, "sum": total,
+    "free": free(),
     "labels": {n["NodeManagerHostname"]: n["Labels"].get("kind") for n in ray.nodes()}, "s": taken, "status": status,
     "nice": os.nice(0), "cores": sorted(os.sched_getaffinity(0)), "pid": os.getpid(),
 }))
