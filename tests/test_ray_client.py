@@ -192,6 +192,18 @@ def test_a_state_goes_on_in_and_out_of_a_cluster(
         loader.load_state_dict(state)
 
 
+def test_packs_without_pictures_are_mapped_too(cluster: RayCluster, tmp_path: Path) -> None:
+    texts = DataSet(tmp_path / "texts")
+    for n in range(24):
+        texts.chat(n, [], answer=f"Number {n}.")
+    alone = settings_for(texts.write(), tmp_path, epochs=1)
+    with Loader(alone.replace(ray={})) as loader:
+        assert steps_of(loader) == digests(alone)
+        told = loader.report().to_dict()["ray"]
+    assert told["packs"] == told["mapped_packs"] > 0
+    assert told["copied_bytes"] == 0
+
+
 def test_a_lost_coordinator_ends_the_run_with_a_state_to_go_on_from(
     cluster: RayCluster, alone: Settings, expected: list[list[str]]
 ) -> None:

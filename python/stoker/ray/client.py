@@ -17,15 +17,15 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import numpy as np
 import ray
-from ray.exceptions import ActorUnavailableError, GetTimeoutError, ObjectLostError, RayActorError, RayError
+from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError, RayError
 
 from stoker.errors import InternalError, InvalidArgumentError, StokerError, UnavailableError
 from stoker.loader import _state_to_dict
 from stoker.ray import counting, meeting
 from stoker.ray.asking import SLICE_S, Asker, ClosedError, StaleError
-from stoker.ray.protocol import Beat, Ended, Hello, Joined, PackHandle, Started, StepHandles
+from stoker.ray.fetching import Fetched, Fetcher
+from stoker.ray.protocol import Beat, Ended, Hello, Joined, Started, StepHandles
 from stoker.ray.pulling import Pulls
 from stoker.ray.stores import mapped_stores, store_warning
 from stoker.ray.views import StoreMap
@@ -43,9 +43,6 @@ _CLOSE_S = 0.9
 _N_PULLS = 4
 _BEAT_S = 10.0
 _NEWS_S = 0.2
-_PULL_TIMEOUT_S = 30.0  # then the pack is asked for again
-
-_Fetched = tuple[PackHandle, Any, Any]  # with pixels and tail
 
 
 class RankClient:
@@ -240,7 +237,13 @@ class RankClient:
         values = _state_to_dict(state)
         started: Started = asker.ask(lambda actor: actor.start.remote(self._id, values, []), say=self._hand_over.say)
         pulls = Pulls(
-            fetch=functools.partial(self._fetch, asker, joined.choices.retrieval == "eager"),
+            fetch=Fetcher(
+                asker,
+                client_id=self._id,
+                is_eager=joined.choices.retrieval == "eager",
+                on_pulled=self._tally.pulled,
+                go_on=self._go_on,
+            ),
             put=self._put,
             held_bytes=lambda: int(self._hand_over.held_bytes),
             limit_bytes=joined.choices.pull_bytes or self._settings_bytes(),
@@ -353,46 +356,12 @@ class RankClient:
             self._asked_at = math.inf
         return taken
 
-    # --- the threads that pull, and the one that hands on
+    # --- the thread that hands on
 
-    def _fetch(self, asker: Asker, is_eager: bool, handle: PackHandle) -> _Fetched:
-        began = time.monotonic()
-        again = 0
-        while True:
-            try:
-                pixels, tail = _checked(handle, self._payload(handle))
-                break
-            except (ObjectLostError, GetTimeoutError) as error:
-                why = f"{type(error).__name__} after {time.monotonic() - began:.1f} s"
-            again += 1
-            lost = (handle.number, handle.attempt, why)
-            handle = asker.ask(functools.partial(_ask_again, self._id, lost))
-        if is_eager:
-            pixels, tail = np.array(pixels), np.array(tail)
-        self._tally.pulled(time.monotonic() - began, again=again)
-        return handle, pixels, tail
-
-    def _payload(self, handle: PackHandle) -> Any:
-        if handle.payload is not None:
-            return handle.payload
-        until = time.monotonic() + _PULL_TIMEOUT_S
-        while True:
-            self._go_on()
-            # A get that times out gives up what has come so far, so that a slow network would never bring a pack; a
-            # wait's fetching goes on.
-            ready, _ = ray.wait(handle.ref, timeout=SLICE_S)
-            try:
-                if ready:
-                    return ray.get(handle.ref[0], timeout=SLICE_S)
-            except GetTimeoutError:
-                pass
-            if time.monotonic() > until:
-                raise GetTimeoutError
-
-    def _put(self, fetched: _Fetched, came_at: float) -> None:
+    def _put(self, fetched: Fetched, came_at: float) -> None:
         handle, pixels, tail = fetched
         is_local = handle.made_on == self._node_id or self._topology.peer_rank > 0
-        is_mapped = self._store.has(pixels)
+        is_mapped = self._store.has(pixels if pixels.nbytes else tail)
         self._look_at_store()
         n_bytes = pixels.nbytes + tail.nbytes
         waited_s, now = self._hand_over.waited_s, time.monotonic()
@@ -461,10 +430,6 @@ class RankClient:
         )
 
 
-def _ask_again(client_id: str, lost: tuple[int, int, str], actor: Any) -> Any:
-    return actor.again.remote(client_id, *lost)
-
-
 def _is_answered(ref: Any, asker: Asker) -> bool:
     try:
         answer = ray.get(ref, timeout=0)
@@ -477,17 +442,6 @@ def _is_answered(ref: Any, asker: Asker) -> bool:
     if isinstance(answer, Ended):
         raise answer.error()
     return True
-
-
-def _checked(handle: PackHandle, payload: Any) -> tuple[Any, Any]:
-    """(pixels, tail), which are what they should be; what pads a small pack may follow them."""
-    if not isinstance(payload, list | tuple) or len(payload) not in (2, 3):
-        raise InternalError(f"ray: the pack of step {handle.step} is no pixels and tail")
-    pixels, tail = payload[:2]
-    for part in (pixels, tail):
-        if not isinstance(part, np.ndarray) or part.dtype != np.uint8 or part.ndim != 1:
-            raise InternalError(f"ray: the pack of step {handle.step} has another form than bytes")
-    return pixels, tail
 
 
 def _first_line(error: BaseException) -> str:
