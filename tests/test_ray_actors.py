@@ -317,7 +317,7 @@ def test_a_slow_trainer_never_fills_the_stores(ray_cluster: RayCluster, settings
 
 
 def test_a_rank_that_is_silent_ends_the_run_with_its_name(ray_cluster: RayCluster, settings: stoker.Settings) -> None:
-    with running(ray_cluster, settings, rank_timeout_s=1.0) as run:
+    with running(ray_cluster, settings, rank_timeout_s=3.0) as run:
         answer: Any = None
 
         def told() -> bool:

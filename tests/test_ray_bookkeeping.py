@@ -117,6 +117,9 @@ def test_who_is_silent_for_too_long_is_named_and_who_left_is_not() -> None:
         roster.hello(hello(rank), 0.0)
     roster.took(roster.members["c0.0"], 0, 0, 50.0)
     assert roster.silent(59.0, 60.0) is None
+    roster.members["c1.0"].n_asking = 1
+    assert roster.silent(61.0, 60.0) is None, "it waits for an answer"
+    roster.members["c1.0"].n_asking = 0
     silent = roster.silent(61.0, 60.0)
     assert silent is not None
     assert silent.name == "rank 1 (host host1, pid 101)"

@@ -107,7 +107,7 @@ class Coordinator:
         self._run.plan_when_known()
         if self._run.engine is not None and self._run.placed is None and not self._run.roster.missing():
             self._run.spawn(self._run.place())
-        await self._run.until(lambda: self._run.placed is not None)
+        await self._run.until(lambda: self._run.placed is not None, hello.client_id)
         if (ended := self._run.over()) is not None:
             return ended
         if self._run.placed is None:
@@ -138,7 +138,7 @@ class Coordinator:
             agreed, names = roster.agreed()
             self._run.first_step = int(agreed.get("step", 0))
             self._run.planning.start(lambda engine: engine.start(_state_from_dict(agreed), names))
-        await self._run.until(lambda: self._run.is_started)
+        await self._run.until(lambda: self._run.is_started, client_id)
         if self._run.ended is not None:
             return self._run.ended
         if not self._run.is_started:

@@ -465,11 +465,17 @@ class Course:
             return Ended.of(InternalError(f"client {client_id} has not said hello"))
         return None
 
-    async def until(self, reached: Callable[[], bool]) -> None:
-        """Waits for what concerns all, at most `POLL_S`."""
+    async def until(self, reached: Callable[[], bool], client_id: str) -> None:
+        """A client waits for what concerns all, at most `POLL_S`."""
+        member = self.roster.members[client_id]
+        member.n_asking += 1
         end = self.now() + POLL_S
-        while not reached() and self.ended is None and (left := end - self.now()) > 0:
-            await self.waiters.wait(ALL, left)
+        try:
+            while not reached() and self.ended is None and (left := end - self.now()) > 0:
+                await self.waiters.wait(ALL, left)
+        finally:
+            member.n_asking -= 1
+            member.heard_at = self.now()
 
     def _in_loop(self, call: Callable[..., Any]) -> Callable[..., None]:
         def later(*values: Any) -> None:

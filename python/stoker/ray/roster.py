@@ -26,6 +26,8 @@ class Member:
     """-1: its trainer has not asked yet."""
     beat: Beat | None = None
     has_left: bool = False
+    n_asking: int = 0
+    """Of its questions that wait for an answer: it is not silent meanwhile."""
 
     @property
     def name(self) -> str:
@@ -205,7 +207,7 @@ class Roster:
     def silent(self, now: float, timeout_s: float) -> Member | None:
         """A client of which nothing was heard for too long."""
         for member in self.members.values():
-            if not member.has_left and now - member.heard_at > timeout_s:
+            if not member.has_left and not member.n_asking and now - member.heard_at > timeout_s:
                 return member
         return None
 
