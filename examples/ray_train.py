@@ -20,10 +20,10 @@ def train(config: dict[str, Any]) -> None:
     with stoker.Loader(settings, dp_rank=context.get_world_rank(), dp_size=context.get_world_size()) as loader:
         for batch in stoker.torch.batches(loader):
             # loss = model(**batch.inputs).loss; loss.backward(); optimizer.step()
+            print(f"rank {loader.dp_rank} step {batch.counts.step} tokens {batch.counts.tokens}", flush=True)
             ray.train.report({"step": batch.counts.step, "tokens": batch.counts.tokens})
 
 
 if __name__ == "__main__":
     scaling = ScalingConfig(num_workers=int(sys.argv[2]))
-    result = TorchTrainer(train, train_loop_config={"settings": sys.argv[1]}, scaling_config=scaling).fit()
-    print("rank 0 ended with step {step} of {tokens} tokens".format(**result.metrics))
+    TorchTrainer(train, train_loop_config={"settings": sys.argv[1]}, scaling_config=scaling).fit()
