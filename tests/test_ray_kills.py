@@ -227,7 +227,8 @@ def check_worker_kills(cluster: RayCluster, trainers: Trainers, seed: int, n_kil
             return trainers.have_ended() or trainers.status()["counters"].get("died", 0) == len(killed)
 
         until(is_noticed, "the death is noticed", 30)
-    assert [end["end"] for end in trainers.until_ended()] == ["done"] * N_RANKS
+    ends = trainers.until_ended()
+    assert [end["end"] for end in ends] == ["done"] * N_RANKS, ends
     assert all(len(rank.steps) == N_STEPS for rank in trainers.ranks)
     cluster.settle()
 
@@ -246,7 +247,8 @@ def check_node_kills(cluster: RayCluster, trainers: Trainers, seed: int) -> None
         assert node.node_id in {worker["node"] for worker in workers}, workers
         pause(rng)
         cluster.kill_node(node)
-        assert [end["end"] for end in trainers.until_ended()] == ["done"] * N_RANKS
+        ends = trainers.until_ended()
+        assert [end["end"] for end in ends] == ["done"] * N_RANKS, ends
     assert all(len(rank.steps) == N_STEPS for rank in trainers.ranks)
     cluster.settle()
 
@@ -289,7 +291,8 @@ def check_ends(cluster: RayCluster, trainers: Trainers, victim: str, seed: int, 
             cluster.settle()
         if state is not None and int(state["step"]) >= N_STEPS:
             state = None  # it came to its end: once more from the beginning
-    assert [end["end"] for end in trainers.until_ended()] == ["done"] * N_RANKS
+    ends = trainers.until_ended()
+    assert [end["end"] for end in ends] == ["done"] * N_RANKS, ends
     at = 0 if state is None else int(state["step"])
     assert all(sorted(rank.steps) == list(range(at, N_STEPS)) for rank in trainers.ranks)
     cluster.settle()
@@ -330,7 +333,8 @@ def test_a_worker_that_no_longer_moves_holds_nobody_up(ray_cluster: RayCluster, 
     worker = trainers.status()["workers"][0]
     os.kill(worker["pid"], signal.SIGSTOP)
     try:
-        assert [end["end"] for end in trainers.until_ended()] == ["done"] * N_RANKS
+        ends = trainers.until_ended()
+        assert [end["end"] for end in ends] == ["done"] * N_RANKS, ends
         assert all(len(rank.steps) == N_STEPS for rank in trainers.ranks)
     finally:
         if is_alive(worker["pid"]):
