@@ -8,16 +8,21 @@ and at the end of a run ``{"end": "done"}``, or ``{"end": CODE, "text", "state"}
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from typing import Any
 
 from stoker import Loader, Settings, StokerError
 
+# Ray prints what it thinks of a killed actor on standard output, in the middle of a line if it comes to that.
+_told = os.fdopen(os.dup(1), "w", encoding="utf-8")
+os.dup2(2, 1)
+
 
 def tell(value: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(value) + "\n")
-    sys.stdout.flush()
+    _told.write(json.dumps(value) + "\n")
+    _told.flush()
 
 
 def run(order: dict[str, Any]) -> None:
