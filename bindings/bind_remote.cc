@@ -129,6 +129,8 @@ void bind_coordinator(nb::module_& m) {
             return bytes_of(value_or_throw(unlocked([&] { return self.deliver(sequence, view_of(made)); })));
           },
           "sequence"_a, "made"_a, "In each rank's order. What the rank is told.")
+      .def("forget_lengths", &Coordinator::forget_lengths, "sequence"_a, nb::call_guard<nb::gil_scoped_release>(),
+           "No worker can make that pack, PLAN_MISMATCH: a later run measures its samples anew.")
       .def(
           "end", [](Coordinator& self) { return bytes_of(value_or_throw(unlocked([&] { return self.end(); }))); },
           "What a rank is told after its last pack.")

@@ -311,6 +311,26 @@ def test_late_bad_samples_end_the_run_as_the_settings_say(
         engine.close()
 
 
+def test_a_later_run_measures_anew_what_no_worker_could_make(tiny: Settings, tmp_path: Path) -> None:
+    indexed = tiny.replace(index_dir=str(tmp_path / "own"))
+
+    def recalled(*, forgets: int = 0) -> int:
+        coordinator = coordinator_of(indexed, 1)
+        tasks = [next_task(coordinator) for _ in range(2)]
+        for task in tasks[:forgets]:
+            coordinator.forget_lengths(task.sequence)
+        known = int(coordinator.report()["pipeline"]["samples_recalled"])
+        forgotten.append(sum(task.n_samples for task in tasks[:forgets]))
+        coordinator.close()
+        return known
+
+    forgotten: list[int] = []
+    assert recalled() == 0
+    all_known = recalled(forgets=1)
+    assert all_known > forgotten[-1] > 0
+    assert recalled() == all_known - forgotten[-2]
+
+
 def test_what_was_made_of_another_task_is_refused(tiny: Settings) -> None:
     coordinator = coordinator_of(tiny, 2)
     worker = opened(_core.CorePackWorker.create(core_settings(tiny)))

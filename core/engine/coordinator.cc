@@ -242,6 +242,13 @@ Result<std::string> Coordinator::deliver(std::uint64_t sequence, std::string_vie
   return peers::encode(made.pack);
 }
 
+void Coordinator::forget_lengths(std::uint64_t sequence) {
+  MutexLock lock(mu_);
+  const auto found = out_.find(sequence);
+  if (found == out_.end()) return;
+  for (const auto& [order_index, entry] : found->second.members) known_->forget_text(entry);
+}
+
 Status Coordinator::write_left_over() { return write(std::exchange(plan_end_->left_over, {})); }
 
 Result<std::string> Coordinator::end() {

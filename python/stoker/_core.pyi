@@ -784,6 +784,11 @@ class CoreCoordinator:
     def deliver(self, sequence: int, made: bytes) -> bytes:
         """In each rank's order. What the rank is told."""
 
+    def forget_lengths(self, sequence: int) -> None:
+        """
+        No worker can make that pack, PLAN_MISMATCH: a later run measures its samples anew.
+        """
+
     def end(self) -> bytes:
         """What a rank is told after its last pack."""
 

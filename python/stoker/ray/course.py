@@ -266,6 +266,8 @@ class Course:
     def _cannot_be_made(self, run: Run, ended: Ended) -> None:
         pack = self.shelf.by_sequence.get(run.task.sequence)
         if pack is not None and pack.delivery is None:
+            if ended.code == "PLAN_MISMATCH":
+                self.engine.forget_lengths(pack.sequence)  # or every later run would end here, too
             pack.made = ended
             self._deliver()
         else:
