@@ -85,8 +85,8 @@ class Coordinator {
   /// @return What its rank is told, peers::Pack as a message whose `sequence` counts its rank's packs; what ends the
   /// run in the pack's place; PEER_MISMATCH, which ends nothing, for what is not the result of that task.
   Result<std::string> deliver(std::uint64_t sequence, std::string_view made) STOKER_EXCLUDES(mu_);
-  /// No worker can make that pack, since what the index says of its rows is not so (PLAN_MISMATCH): a later run measures
-  /// them anew. Nothing for a pack that is not being made.
+  /// No worker can make that pack, since what the index says of its rows is not so (PLAN_MISMATCH): a later run
+  /// measures them anew. Nothing for a pack that is not being made.
   void forget_lengths(std::uint64_t sequence) STOKER_EXCLUDES(mu_);
   /// After the last delivery of finite data: writes the lines of samples that no pack carries. @return What a rank is
   /// told, peers::End as a message; only the first one counts those samples.
