@@ -31,7 +31,8 @@ from stoker.settings import Settings
 __all__ = ["Workforce"]
 
 _OPEN_LIMIT_S = 600.0  # until a worker must have opened where none works
-_MAX_DEATHS_WHILE_OPENING = 2  # in a row
+_MAX_DEATHS_WHILE_OPENING = 2  # in a row, that no node's death explains
+_NODE_NEWS_S = 5.0  # a node that is stopped takes its workers with it before Ray says that it is gone
 _STORE_ERRORS = (ObjectStoreFullError, OutOfDiskError)
 
 
@@ -41,7 +42,6 @@ class _Worker:
     place: WorkerPlace
     actor: Any
     is_sacrificial: bool
-    asked_at: float
     opened: Opened | None = None
 
 
@@ -87,7 +87,8 @@ class Workforce:
         self._clock, self._node_limit = clock, node_limit
         self._workers: dict[str, _Worker] = {}
         self._n_made = 0
-        self._deaths_while_opening = 0
+        self._deaths_while_opening: list[tuple[float, str]] = []
+        self._began = clock()
         self._has_opened = False
         self._waits: set[asyncio.Task[None]] = set()
         self._is_ended = False
@@ -160,6 +161,7 @@ class Workforce:
 
     def node_died(self, node_id: str) -> None:
         """What ran on a node is gone with it."""
+        self._deaths_while_opening.clear()
         for worker in list(self._workers.values()):
             if worker.opened is not None and worker.opened.node_id == node_id:
                 self._died(worker, "its node died", is_suspicious=False)
@@ -181,15 +183,20 @@ class Workforce:
         ]
 
     def check(self) -> None:
-        """Ends the run if no worker ever came; called now and then.
+        """Ends the run if no worker ever came, or none stays; called now and then.
 
         Raises:
-            UnavailableError: RAY, with what was asked for.
+            UnavailableError: RAY, with what was asked for; WORKER_LOST, with what they died of.
         """
-        if self._has_opened or not self._workers:
-            return
-        asked_at = min(w.asked_at for w in self._workers.values())
-        if self._clock() - asked_at > _OPEN_LIMIT_S:
+        now = self._clock()
+        if len(deaths := self._deaths_while_opening) >= _MAX_DEATHS_WHILE_OPENING:
+            if now - deaths[_MAX_DEATHS_WHILE_OPENING - 1][0] > _NODE_NEWS_S:
+                raise UnavailableError(
+                    f"{len(deaths)} workers in a row died while they opened the model and the data; the last: "
+                    f"{deaths[-1][1]}",
+                    "WORKER_LOST",
+                )
+        if not self._has_opened and self._workers and now - self._began > _OPEN_LIMIT_S:
             cpus = self._choices.worker_cpus
             raise UnavailableError(
                 f"no worker has opened for {_OPEN_LIMIT_S:g} s: Ray finds no room for an actor with {cpus:g} CPUs "
@@ -267,7 +274,6 @@ class Workforce:
             place,
             self._class.options(enable_task_events=False, **options).remote(),
             is_sacrificial,
-            self._clock(),
         )
         self._workers[worker_id] = worker
         self.counters["made"] += 1
@@ -280,6 +286,8 @@ class Workforce:
             )
         except RayError as error:
             if not self._is_ended and worker.worker_id in self._workers:
+                if not _is_of_node(error):
+                    self._deaths_while_opening.append((self._clock(), _said(error)))
                 self._died(worker, _said(error), is_suspicious=False)
             return
         if self._is_ended or worker.worker_id not in self._workers:
@@ -299,7 +307,7 @@ class Workforce:
             return
         worker.opened = opened
         self._has_opened = True
-        self._deaths_while_opening = 0
+        self._deaths_while_opening.clear()
         self._scheduler.add_worker(
             worker.worker_id,
             opened.node_id,
@@ -315,17 +323,6 @@ class Workforce:
             return
         self.counters["died"] += 1
         self.deaths.append(f"{self.where(worker.worker_id)}: {why}")
-        if worker.opened is None:
-            self._deaths_while_opening += 1
-            if self._deaths_while_opening >= _MAX_DEATHS_WHILE_OPENING:
-                self._on_error(
-                    UnavailableError(
-                        f"{self._deaths_while_opening} workers in a row died while they opened the model and the data; "
-                        f"the last: {why}",
-                        "WORKER_LOST",
-                    )
-                )
-                return
         self._drop(worker, is_suspicious=is_suspicious, why=why)
         if not self._is_ended and not worker.is_sacrificial:
             self._make(worker.place)
@@ -376,4 +373,4 @@ def _is_of_node(error: BaseException) -> bool:
     """Whether the worker's node is what was lost."""
     if isinstance(error, ActorUnavailableError):
         return True  # a connection broke: no sign that a sample is at fault
-    return isinstance(error, ActorDiedError) and "node" in str(error).lower() and "node died" in str(error).lower()
+    return isinstance(error, ActorDiedError) and "its node has died" in str(error)  # Ray tells it by words only
