@@ -45,7 +45,9 @@ def create(
     """
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+    # Hard, since Ray puts an actor that needs no CPU wherever it likes in spite of a soft affinity. On another node it
+    # would be one more whose death ends the run; that of this one ends it anyway.
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     options: dict[str, Any] = {"runtime_env": dict(runtime_env)} if runtime_env else {}
     return (
         ray.remote(actor_class or Coordinator)
