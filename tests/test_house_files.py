@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tomllib
 from pathlib import Path
 
@@ -46,7 +47,8 @@ def test_everything_installed_is_pinned() -> None:
     known = pins()
     from_elsewhere = {"pip", "setuptools", "wheel", "stoker"}
     loose = []
-    for distribution in importlib.metadata.distributions():
+    # Only what is installed: Ray, once imported, lays packages that it carries along on the path.
+    for distribution in importlib.metadata.distributions(path=[sysconfig.get_paths()["purelib"]]):
         name = re.sub(r"[-_.]+", "-", distribution.name).lower()
         # A CUDA build of torch brings its own libraries, in the versions that it names itself.
         if name in from_elsewhere or name.startswith(("nvidia-", "cuda-")) or name == "triton":
