@@ -54,15 +54,15 @@ class Trainer:
             except ValueError:  # cut off by a kill, or said by another
                 self.said.append(line)
 
-    def begin(self, settings: Settings, state: dict[str, Any] | None, n_steps: int) -> None:
+    def begin(self, settings: Settings, state: dict[str, Any] | None, step_s: float) -> None:
         self._lines.clear()
         order = {
             "settings": settings.to_dict(hide_secrets=False),
             "rank": self.rank,
             "size": N_RANKS,
             "state": state,
-            "n_steps": n_steps,
-            "step_s": STEP_S,
+            "n_steps": N_STEPS,
+            "step_s": step_s,
         }
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(order) + "\n")
@@ -98,7 +98,7 @@ class Trainers:
         with ThreadPoolExecutor(N_RANKS) as pool:
             self.ranks = list(pool.map(Trainer, range(N_RANKS)))
 
-    def begin(self, state: dict[str, Any] | None = None, **changes: Any) -> None:
+    def begin(self, state: dict[str, Any] | None = None, *, step_s: float = STEP_S, **changes: Any) -> None:
         """Each run has a name of its own, as a restarted job has."""
         self._n_runs += 1
         run = {
@@ -108,7 +108,7 @@ class Trainers:
             **changes,
         }
         for rank in self.ranks:
-            rank.begin(self._settings.replace(ray=run), state, N_STEPS)
+            rank.begin(self._settings.replace(ray=run), state, step_s)
 
     def replace(self, rank: int) -> None:
         self.ranks[rank].kill()
@@ -243,23 +243,24 @@ def check_node_kills(cluster: RayCluster, trainers: Trainers, seed: int, n_late:
     rng = random.Random(seed)
     with ExitStack() as stack:
         early, *late = (stack.enter_context(cluster.extra_node()) for _ in range(1 + n_late))
-        trainers.begin(workers=2 * (2 + n_late))
+        trainers.begin(workers=2 * (2 + n_late), step_s=STEP_S if n_late == 1 else 0.1)  # a death takes 1.2 s to tell
 
-        def workers_on(node: RayNode) -> list[dict[str, Any]]:
+        def kill(node: RayNode) -> None:
             coordinator = record_of(cluster, trainers.coordinator_name())
             assert coordinator["Address"]["NodeID"] == cluster.head.node_id, "rank 0's node"
             status = trainers.status()
             assert {client["node"] for client in status["clients"]} <= {cluster.head.node_id}
-            return [worker for worker in status["workers"] if worker["node"] == node.node_id]
-
-        until(lambda: len(workers_on(early)) == 2, "workers start on the node", 60)
-        pause(rng)
-        cluster.kill_node(early)
-        for node, step in zip(late, sorted(somewhere(rng) for _ in late), strict=True):
-            trainers.until_step(step)
-            until(lambda node=node: any(w["pid"] for w in workers_on(node)), trainers.told, 30)  # type: ignore[misc]
+            assert node.node_id in {worker["node"] for worker in status["workers"]}
             pause(rng)
             cluster.kill_node(node)
+
+        until(lambda: len(trainers.status()["workers"]) > 0, "workers start", 60)
+        kill(early)
+        share = N_STEPS // n_late
+        for i, node in enumerate(late):
+            trainers.until_step(i * share + rng.randrange(share - 12))
+            assert not trainers.have_ended(), trainers.told()
+            kill(node)
         ends = trainers.until_ended()
         assert [end["end"] for end in ends] == ["done"] * N_RANKS, ends
     assert all(len(rank.steps) == N_STEPS for rank in trainers.ranks)
