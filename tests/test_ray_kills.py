@@ -300,7 +300,6 @@ def check_ends(cluster: RayCluster, trainers: Trainers, victim: str, seed: int, 
         state = trainers.checkpoint() or state
         if victim == "rank":
             trainers.replace(rank)
-        cluster.settle()  # the coordinator has ended itself, and all that it made
         if state is not None and int(state["step"]) >= N_STEPS:
             state = None  # it came to its end: once more from the beginning
     ends = trainers.until_ended()
