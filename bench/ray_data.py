@@ -70,16 +70,9 @@ class _Split:
         return list(zip(lengths, patches, strict=True))
 
     def weigh(self, data: list[tuple[int, list[int]]]) -> Any:
-        from stoker.ladder.takers import Weighed
+        from stoker.ladder.takers import weigh_samples
 
-        flops = [self._model.flops([n_tokens], patches) for n_tokens, patches in data]
-        return Weighed(
-            train_s=max(self._model.deal(flops)) / self._model.flops_per_s,
-            n_samples=len(data),
-            n_tokens=sum(n_tokens for n_tokens, _ in data),
-            n_patches=sum(sum(patches) for _, patches in data),
-            digests=tuple,
-        )
+        return weigh_samples(self._model, data)
 
     def report(self) -> dict[str, Any]:
         return {}

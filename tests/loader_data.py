@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
-from stoker import Batch, Loader, Settings
+from stoker import Batch, Loader, Settings, StokerError
 
 _MODEL = Path(__file__).resolve().parent.parent / "testdata" / "qwen3-vl"
 _N_MERGES = 3000
@@ -150,6 +150,16 @@ def digests(settings: Settings, n_steps: int | None = None, *, dp_rank: int = 0,
 def taken(loader: Loader, n: int) -> list[Batch]:
     """The next n micro-batches, fewer at the end."""
     return list(itertools.islice(loader, n))
+
+
+def story(loader: Loader) -> tuple[list[str], StokerError | None]:
+    """Digests to the end, and the error that it ended with."""
+    told: list[str] = []
+    try:
+        told.extend(batch.digest() for batch in loader)
+    except StokerError as error:
+        return told, error
+    return told, None
 
 
 def ledger(settings: Settings) -> list[dict[str, Any]]:

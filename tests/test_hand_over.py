@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import pytest
 import stoker
-from loader_data import DataSet, digests, engine_threads, eventually, good_data, settings_for
+from loader_data import DataSet, digests, engine_threads, eventually, good_data, settings_for, story
 from stoker import Batch, Loader, Settings, Topology, _core
 from stoker.loader import core_settings
 
@@ -150,16 +150,6 @@ def there(settings: Settings) -> Settings:
 def arrays(batch: Batch) -> dict[str, Any]:
     names = ARRAYS if batch.image_patches is not None else ARRAYS[:-2]
     return {name: np.from_dlpack(batch.dlpack(name)) for name in names}
-
-
-def story(loader: Loader) -> tuple[list[str], stoker.StokerError | None]:
-    """Digests to the end, and the error that it ended with."""
-    told: list[str] = []
-    try:
-        told.extend(batch.digest() for batch in loader)
-    except stoker.StokerError as error:
-        return told, error
-    return told, None
 
 
 def test_batches_are_those_of_a_loader_that_prepares_for_itself(data: DataSet, tmp_path: Path) -> None:

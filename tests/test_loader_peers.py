@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import stoker
-from loader_data import DataSet, digests, eventually, good_data, settings_for
+from loader_data import DataSet, digests, eventually, good_data, settings_for, story
 from stoker import Batch, Loader, Settings, Topology
 
 ARRAYS = ("input_ids", "labels", "position_ids", "cu_seqlens", "sample_ids", "image_patches", "image_grid_thw")
@@ -42,16 +42,6 @@ def counted(loader: Loader) -> dict[str, Any]:
     """What a report says about the data, without times and the engine."""
     values = loader.report().to_dict()
     return {k: values[k] for k in ("steps", "batches", "samples", "tokens", "target_tokens", "bytes", "bad_samples")}
-
-
-def story(loader: Loader) -> tuple[list[str], stoker.StokerError | None]:
-    """Digests to the end, and the error that it ended with."""
-    told: list[str] = []
-    try:
-        told.extend(batch.digest() for batch in loader)
-    except stoker.StokerError as error:
-        return told, error
-    return told, None
 
 
 def in_dev_shm() -> list[str]:

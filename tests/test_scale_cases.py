@@ -102,6 +102,20 @@ def test_memory_does_not_grow_over_eight_million_rows(tmp_path: Path) -> None:
     assert most <= warm * 1.01
 
 
+def told_by(script: str, settings: Settings) -> dict[str, Any]:
+    """The last line of a script that gets settings, in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", script, json.dumps(settings.to_dict())],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert done.returncode == 0, done.stderr
+    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return told
+
+
 # --- LDR-07
 
 FIRST = """
@@ -119,16 +133,7 @@ print(json.dumps({"n_samples": n_samples, "seconds": seconds, "peak_bytes": int(
 
 def first_batch(settings: Settings) -> dict[str, Any]:
     """In a process of its own: the seconds to its first batch, imports included, and its largest size."""
-    done = subprocess.run(
-        [sys.executable, "-c", FIRST, json.dumps(settings.to_dict())],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    assert done.returncode == 0, done.stderr
-    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return told
+    return told_by(FIRST, settings)
 
 
 def start_up(scratch: Path, n_rows: int) -> tuple[float, float, int]:
@@ -203,16 +208,7 @@ print(json.dumps({"digests": got, "peak_bytes": int(peak.split()[1]) << 10, "mem
 
 def prepared(settings: Settings) -> dict[str, Any]:
     """An epoch in a process of its own: digests, the process's largest size, the engine's own count."""
-    done = subprocess.run(
-        [sys.executable, "-c", PEAK, json.dumps(settings.to_dict())],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    assert done.returncode == 0, done.stderr
-    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return told
+    return told_by(PEAK, settings)
 
 
 def large_among_small(scratch: Path, megapixels: int, n_large: int, **options: Any) -> DataSet:

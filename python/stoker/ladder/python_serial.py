@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.ladder.emulation import RankModel
-from stoker.ladder.takers import Weighed
+from stoker.ladder.takers import Weighed, weigh_samples
 
 __all__ = ["PythonSerial", "missing_packages"]
 
@@ -86,14 +86,7 @@ class _Loop:
 
     def weigh(self, data: list[tuple[int, list[int]]]) -> Weighed:
         """Counts; there is nothing to compare with, so no digest."""
-        flops = [self._model.flops([n_tokens], patches) for n_tokens, patches in data]
-        return Weighed(
-            train_s=max(self._model.deal(flops)) / self._model.flops_per_s,
-            n_samples=len(data),
-            n_tokens=sum(n_tokens for n_tokens, _ in data),
-            n_patches=sum(sum(patches) for _, patches in data),
-            digests=tuple,
-        )
+        return weigh_samples(self._model, data)
 
     def report(self) -> dict[str, Any]:
         """Says nothing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from stoker.ladder.climb import RUNGS
 from stoker.ladder.result import LadderResult, RungResult
 
-__all__ = ["draw", "write_report"]
+__all__ = ["draw", "write_files", "write_report"]
 
 _COLOURS = {"train": "#2e7d32", "wait": "#c62828", "barrier": "#9e9e9e"}
 _LABELS = {"train": "training", "wait": "waiting for data", "barrier": "waiting for the other rank"}
@@ -27,12 +28,13 @@ svg { max-width: 100%; height: auto; }
 
 def write_report(result: LadderResult, folder: Path) -> dict[str, Path]:
     """Writes ``ladder.json``, ``ladder.svg`` and ``ladder.html`` into a folder, which is made if need be."""
+    texts = {"json": json.dumps(result.to_dict(), indent=1), "svg": draw(result), "html": _page(result)}
+    return write_files(folder, texts)
+
+
+def write_files(folder: Path, texts: Mapping[str, str]) -> dict[str, Path]:
+    """Writes a report's files, by their endings, into a folder, which is made if need be."""
     folder.mkdir(parents=True, exist_ok=True)
-    texts = {
-        "json": json.dumps(result.to_dict(), indent=1),
-        "svg": draw(result),
-        "html": _page(result),
-    }
     paths = {kind: folder / f"ladder.{kind}" for kind in texts}
     for kind, text in texts.items():
         paths[kind].write_text(text, encoding="utf-8")

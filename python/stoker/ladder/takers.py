@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from stoker.ladder.emulation import RankModel
 
-__all__ = ["Taker", "TakerFactory", "Weighed"]
+__all__ = ["Taker", "TakerFactory", "Weighed", "weigh_samples"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +22,18 @@ class Weighed:
     n_patches: int
     digests: Callable[[], tuple[str, ...]]
     """Computes one digest per micro-batch; takes a while."""
+
+
+def weigh_samples(model: RankModel, samples: Sequence[tuple[int, Sequence[int]]]) -> Weighed:
+    """What single samples amount to, each (tokens, patches of its images); there is no digest to compare."""
+    flops = [model.flops([n_tokens], patches) for n_tokens, patches in samples]
+    return Weighed(
+        train_s=max(model.deal(flops)) / model.flops_per_s,
+        n_samples=len(samples),
+        n_tokens=sum(n_tokens for n_tokens, _ in samples),
+        n_patches=sum(sum(patches) for _, patches in samples),
+        digests=tuple,
+    )
 
 
 class Taker(Protocol):

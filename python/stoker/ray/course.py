@@ -15,6 +15,7 @@ from stoker.errors import ExhaustedError, InternalError, StokerError, Unavailabl
 from stoker.loader import core_settings
 from stoker.plain_values import parse_bytes
 from stoker.ray import telling
+from stoker.ray.background import Background
 from stoker.ray.placement import Placed, WorkerPlace, choose, plan_lines, read_nodes
 from stoker.ray.planning import Planning
 from stoker.ray.protocol import (
@@ -82,7 +83,7 @@ class Course:
         self.moved: Counter[tuple[str, str]] = Counter()  # bytes by (node of the worker, node of the rank)
         self.counters: Counter[str] = Counter()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background(self.end)
         self.begin()
 
     def waits_for(self, rank: int, number: int) -> str:
@@ -488,14 +489,7 @@ class Course:
 
     def spawn(self, work: Any) -> None:
         """Runs a coroutine in the loop; what it raises ends the run."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._task_done)
-
-    def _task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self.end(error)
+        self._background.run(work)
 
     @staticmethod
     def now() -> float:

@@ -21,6 +21,7 @@ from ray.exceptions import (
 )
 
 from stoker.errors import InvalidArgumentError, StokerError, UnavailableError
+from stoker.ray.background import Background
 from stoker.ray.placement import WorkerPlace, worker_options
 from stoker.ray.protocol import Choices, Ended
 from stoker.ray.scheduler import Scheduler
@@ -90,7 +91,7 @@ class Workforce:
         self._deaths_while_opening: list[tuple[float, str]] = []
         self._began = clock()
         self._has_opened = False
-        self._waits: set[asyncio.Task[None]] = set()
+        self._background = Background(on_error)
         self._is_ended = False
         self._going: list[Any] = []
         self.alive_nodes: frozenset[str] = frozenset()
@@ -151,8 +152,7 @@ class Workforce:
             worker.actor.close.remote()  # what is being made ends within a second
             self._going.append(worker.actor.__ray_terminate__.remote())  # Ray's log takes a kill for an accident
         self._workers.clear()
-        for wait in self._waits:
-            wait.cancel()
+        self._background.cancel()
 
     async def ended(self, limit_s: float) -> None:
         """Waits until they are gone; what hangs longer dies with the coordinator."""
@@ -219,7 +219,7 @@ class Workforce:
         """Starts a run on its worker."""
         actor = self._workers[run.worker_id].actor
         made, payload = actor.make.remote(message, run.rejected, run.only, run.task.why_rejected)
-        self._watch(self._finish(run, made, payload))
+        self._background.run(self._finish(run, made, payload))
 
     async def _finish(self, run: Run, made_ref: Any, payload: Any) -> None:
         worker = self._workers.get(run.worker_id)
@@ -277,7 +277,7 @@ class Workforce:
         )
         self._workers[worker_id] = worker
         self.counters["made"] += 1
-        self._watch(self._open(worker, slots))
+        self._background.run(self._open(worker, slots))
 
     async def _open(self, worker: _Worker, slots: int) -> None:
         try:
@@ -334,16 +334,6 @@ class Workforce:
         try:
             self._scheduler.remove_worker(worker.worker_id, now=self._clock(), is_suspicious=is_suspicious, why=why)
         except StokerError as error:
-            self._on_error(error)
-
-    def _watch(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._waits.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._waits.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
             self._on_error(error)
 
 

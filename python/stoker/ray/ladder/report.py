@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from stoker.ladder.report import draw
+from stoker.ladder.report import draw, write_files
 from stoker.ray.ladder.result import RayLadderResult, RayRungResult, verdicts
 from stoker.ray.ladder.rungs import RUNGS
 
@@ -89,16 +89,8 @@ def text(result: RayLadderResult, *, as_markdown: bool = False) -> str:
 
 def write_report(result: RayLadderResult, folder: Path) -> dict[str, Path]:
     """Writes ``ladder.json``, ``ladder.svg`` and ``ladder.md`` into a folder, which is made if need be."""
-    folder.mkdir(parents=True, exist_ok=True)
-    texts = {
-        "json": json.dumps(result.to_dict(), indent=1),
-        "svg": draw(result.plain),
-        "md": _page(result),
-    }
-    paths = {kind: folder / f"ladder.{kind}" for kind in texts}
-    for kind, written in texts.items():
-        paths[kind].write_text(written, encoding="utf-8")
-    return paths
+    texts = {"json": json.dumps(result.to_dict(), indent=1), "svg": draw(result.plain), "md": _page(result)}
+    return write_files(folder, texts)
 
 
 def _page(result: RayLadderResult) -> str:
