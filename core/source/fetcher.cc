@@ -239,10 +239,9 @@ void Fetcher::Impl::submit(FetchRequest request, FetchDone done) {
 
 FetchDone Fetcher::Impl::noted(const FetchRequest& request, std::uint64_t sequence, FetchDone done) {
   const std::pair key(request.priority, sequence);
-  std::string url = shown_media(request.url);
   {
     MutexLock lock(pending_mu_);
-    pending_.emplace(key, Pending{std::move(url), clock_.now()});
+    pending_.emplace(key, Pending{request.url, clock_.now()});
   }
   return [this, key, done = std::move(done)](Result<FetchedObject> result) {
     {
@@ -257,7 +256,7 @@ std::optional<PendingFetch> Fetcher::Impl::first_pending() const {
   MutexLock lock(pending_mu_);
   if (pending_.empty()) return std::nullopt;
   const Pending& first = pending_.begin()->second;
-  return PendingFetch{first.url, first.since, pending_.size()};
+  return PendingFetch{shown_media(first.url), first.since, pending_.size()};
 }
 
 void Fetcher::Impl::answer(std::unique_ptr<Job> job, Result<FetchedObject> result) {
